@@ -1,0 +1,52 @@
+"""jaxroute: carbon-aware LLM routing of multi-turn conversations, evaluated in batches with JAX.
+
+A conversation's KV cache lives only where its earlier turns were served. jaxroute replays real
+traces against a fleet of (model, GPU type, region) deployments and says how much carbon each
+routing policy would have emitted.
+"""
+
+from jaxroute.compare import compare
+from jaxroute.errors import InputError
+from jaxroute.policies import (
+    Observation,
+    Policy,
+    RouterParams,
+    preset,
+    presets,
+    router,
+    ski_rental,
+    stack,
+)
+from jaxroute.sessions import Sessions, Turn
+from jaxroute.simulate import Totals, Trace, evaluate
+from jaxroute.study import Study, load_study
+from jaxroute.world import Fleet, Retention, World
+
+__version__ = "0.1.0"
+
+RESULTS_VERSION = 1
+"""Changes whenever the same study gives other numbers; written into every run."""
+
+__all__ = [
+    "RESULTS_VERSION",
+    "Fleet",
+    "InputError",
+    "Observation",
+    "Policy",
+    "Retention",
+    "RouterParams",
+    "Sessions",
+    "Study",
+    "Totals",
+    "Trace",
+    "Turn",
+    "World",
+    "compare",
+    "evaluate",
+    "load_study",
+    "preset",
+    "presets",
+    "router",
+    "ski_rental",
+    "stack",
+]

@@ -1,0 +1,253 @@
+"""The study file: TOML, checked whole, so that a wrong key stops a study before it begins.
+
+Each section's defaults are those of the default study: an empty file is the default study.
+"""
+
+import os
+import re
+from collections.abc import Collection, Sequence
+from datetime import UTC, date, datetime, time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
+
+from jaxroute.load.files import BUILTIN, package_file
+from jaxroute.load.messages import known_names, shown
+from jaxroute.load.toml import Section, fault, read_toml
+
+__all__ = [
+    "BeliefConfig", "DatasetConfig", "FleetConfig", "IntensityConfig", "PolicyConfig",
+    "QualityConfig", "RetentionConfig", "StudyConfig", "SyntheticTimes", "read_config",
+]  # fmt: skip
+
+FLEET_LISTS = ("models", "gpus", "regions")
+GATE_FEATURES = 8
+
+
+def _distinct(entries: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Refuses an empty list, and a name (or the label of a section) that was there before."""
+    if not entries:
+        raise fault([], "an empty list", "at least one entry")
+    names = [getattr(entry, "label", entry) for entry in entries]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise fault([index], f"{name!r} once more", "each name once")
+    return entries
+
+
+def _one_per_feature(weights: tuple[float, ...]) -> tuple[float, ...]:
+    if len(weights) != GATE_FEATURES:
+        raise fault([], f"{len(weights)} numbers", f"{GATE_FEATURES}, one for each gate feature")
+    return weights
+
+
+def _moment(value: object) -> datetime:
+    """A date and time in UTC; without an offset it is taken as UTC."""
+    parsed = value
+    if isinstance(value, str):
+        try:
+            parsed = datetime.fromisoformat(value)
+        except ValueError:
+            parsed = None
+    if isinstance(parsed, date) and not isinstance(parsed, datetime):
+        parsed = datetime.combine(parsed, time())
+    if not (isinstance(parsed, datetime) and 1980 <= parsed.year < 2200):
+        raise fault([], shown(value), "a date and time such as 2023-06-01T00:00:00Z")
+    return parsed.replace(tzinfo=parsed.tzinfo or UTC).astimezone(UTC)
+
+
+def _absolute(path: str, info: ValidationInfo) -> str:
+    """A path relative to the study file as an absolute one; `builtin:` names stay."""
+    folder = (info.context or {}).get("folder")
+    if folder is None or path.startswith(BUILTIN):
+        return path
+    return os.path.abspath(os.path.join(folder, path))
+
+
+def _number_of(value: object) -> object:
+    return float(value) if isinstance(value, bool) else value
+
+
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+AtLeastZero = Annotated[Finite, Field(ge=0)]
+AboveZero = Annotated[Finite, Field(gt=0)]
+Share = Annotated[Finite, Field(ge=0, le=1)]
+MaybeInfinite = Annotated[float, Field(strict=True, ge=0)]
+Horizon = Annotated[float, Field(strict=True, gt=0)]
+Flag = Annotated[Share, BeforeValidator(_number_of)]
+Name = Annotated[str, Field(min_length=1)]
+Names = Annotated[tuple[Name, ...], AfterValidator(_distinct)]
+Weights = Annotated[tuple[Finite, ...], AfterValidator(_one_per_feature)]
+Source = Annotated[Name, AfterValidator(_absolute)]
+
+
+class SyntheticTimes(Section):
+    """Log-normal gaps between turns, arrival to arrival, for traces without times."""
+
+    median_gap_s: AboveZero = 60.0
+    sigma: AtLeastZero = 1.2
+
+
+class DatasetConfig(Section):
+    """A trace; its label is the file's stem, or the name after `builtin:`, unless it has one."""
+
+    path: Source
+    label: Name
+    trace_start: Annotated[datetime, BeforeValidator(_moment)] | None = None
+    synthetic_times: SyntheticTimes = SyntheticTimes()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _label_by_path(cls, data: object) -> object:
+        if isinstance(data, dict) and isinstance(path := data.get("path"), str):
+            stem = Path(path.removeprefix(BUILTIN)).name
+            return {"label": re.sub(r"(\.csv)?(\.gz)?$|\.parquet$", "", stem)} | data
+        return data
+
+
+class FleetConfig(Section):
+    """Every model runs on every GPU type in every region."""
+
+    models: Names = (
+        "qwen2.5-3b-instruct",
+        "qwen2.5-7b-instruct",
+        "llama-3.1-8b-instruct",
+        "qwen2.5-32b-instruct",
+        "llama-3.1-70b-instruct",
+    )
+    gpus: Names = ("A100-80GB-SXM", "H100-80GB-SXM", "B200-180GB-SXM")
+    regions: Names = ("US-CISO", "US-PJM", "DE", "SG")
+
+
+class IntensityConfig(Section):
+    """Hourly carbon intensity of the regions."""
+
+    path: Source = "builtin:typical-day-2023"
+
+
+class QualityConfig(Section):
+    """Predicted quality where a trace has no columns of it."""
+
+    source: Literal["irt"] = "irt"
+    autocorrelation: Annotated[Finite, Field(ge=0, lt=1)] = 0.5
+
+
+class BeliefConfig(Section):
+    """What a router believes where a trace does not say."""
+
+    predicted_output_tokens: AtLeastZero = 256.0
+
+
+class RetentionConfig(Section):
+    """How long deployments keep caches; by default for ever."""
+
+    label: Name
+    ttl_s: Horizon = float("inf")
+    decay_s: Horizon = float("inf")
+    drop_on_leave: Annotated[bool, Field(strict=True)] = False
+
+
+class PolicyConfig(Section):
+    """A policy of the user's: a preset and what differs from it (see `RouterParams`)."""
+
+    preset: Name
+    carbon_weight: AtLeastZero | None = None
+    embodied_weight: AtLeastZero | None = None
+    latency_price_g_per_s: AtLeastZero | None = None
+    quality_price_g: AtLeastZero | None = None
+    switch_price_g: AtLeastZero | None = None
+    intensity_price: AtLeastZero | None = None
+    rtt_price_g_per_s: AtLeastZero | None = None
+    size_price_g_per_b: AtLeastZero | None = None
+    noise_price_g: AtLeastZero | None = None
+    cache_knowledge: Share | None = None
+    assumed_hit: Share | None = None
+    quality_floor: Share | None = None
+    quality_slack: MaybeInfinite | None = None
+    ttft_slo_s: MaybeInfinite | None = None
+    gate_strength: AtLeastZero | None = None
+    gate_bias: Finite | None = None
+    gate_weights: Weights | None = None
+    hysteresis: AtLeastZero | None = None
+    always_stay: Flag | None = None
+    expected_gap_s: AboveZero | None = None
+    models: Names | None = None
+    gpus: Names | None = None
+    regions: Names | None = None
+
+    def changes(self) -> dict[str, float | tuple[float, ...]]:
+        """The fields of `RouterParams` that the table sets; masks (models, gpus, regions) apart."""
+        other = {"preset", *FLEET_LISTS}
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return {k: v for k, v in values.items() if k not in other and v is not None}
+
+
+class StudyConfig(Section):
+    """A study: which policies, on which traces, fleet and grids."""
+
+    name: Name = "default"
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**32)] = 0
+    baseline: Name = "fair_carbon"
+    policies: Names | None = None
+    quality_floor: Share = 0.6
+    on_overflow: Literal["unserved"] = "unserved"
+    datasets: Annotated[tuple[DatasetConfig, ...], AfterValidator(_distinct)] = (
+        DatasetConfig(path="builtin:sharegpt", label="sharegpt"),
+    )
+    fleet: FleetConfig = FleetConfig()
+    intensity: IntensityConfig = IntensityConfig()
+    quality: QualityConfig = QualityConfig()
+    belief: BeliefConfig = BeliefConfig()
+    retention: Annotated[tuple[RetentionConfig, ...], AfterValidator(_distinct)] = (
+        RetentionConfig(label="keep"),
+        RetentionConfig(label="ttl_300s", ttl_s=300.0),
+        RetentionConfig(label="drop", drop_on_leave=True),
+    )
+    policy: dict[Name, PolicyConfig] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _refuse_unknown_names(self, info: ValidationInfo) -> "StudyConfig":
+        presets: Collection[str] | None = (info.context or {}).get("presets")
+        if presets is None:
+            from jaxroute.policies import PRESET_NAMES  # late: it imports JAX
+
+            presets = PRESET_NAMES
+        for name, policy in self.policy.items():
+            if name in presets:
+                raise fault(["policy", name], "a preset's name", "a name of its own")
+            _known(["policy", name, "preset"], policy.preset, presets, "a preset")
+            for field in FLEET_LISTS:
+                fleet = getattr(self.fleet, field)
+                for index, entry in enumerate(getattr(policy, field) or ()):
+                    _known(["policy", name, field, index], entry, fleet, f"one of fleet.{field}")
+        policies = [*presets, *self.policy]
+        _known(["baseline"], self.baseline, policies, "a policy")
+        for index, entry in enumerate(self.policies or ()):
+            _known(["policies", index], entry, policies, "a policy")
+        return self
+
+
+def _known(key: Sequence[str | int], name: str, known: Collection[str], expected: str) -> None:
+    if name not in known:
+        raise fault(key, repr(name), expected, known_names(name, known))
+
+
+def read_config(
+    path: str | Path | None = None, *, presets: Collection[str] | None = None
+) -> StudyConfig:
+    """Reads and checks a study file.
+
+    Args:
+      path: a TOML file; None is the default study, bundled.
+      presets: names of the preset policies; those of `jaxroute.policies` by default.
+
+    Returns:
+      The study, its paths absolute: in the file they are relative to it.
+
+    Raises:
+      InputError: of one line, naming the file, the key (such as `retention[1].ttl_s`) or line, what
+        was found and what was expected; if there are more errors, how many.
+    """
+    file = package_file("default.toml") if path is None else path
+    return read_toml(file, StudyConfig, {"presets": presets})

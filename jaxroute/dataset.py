@@ -1,0 +1,254 @@
+"""A trace laid on the calendar, with everything drawn that it does not say."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+from numpy.typing import DTypeLike, NDArray
+
+from jaxroute import draws, sessions, timeline
+from jaxroute.config import DatasetConfig, StudyConfig
+from jaxroute.load.files import sha256
+from jaxroute.load.fleet import client_regions
+from jaxroute.load.messages import input_error, known_names, shown
+from jaxroute.load.traces import QUALITY, read_trace
+from jaxroute.quality import ar1, bundled_irt, predict
+from jaxroute.sessions import Sessions
+from jaxroute.timeline import Span, Timeline
+
+MAX_CONTEXT_TOKENS = 2**24
+"""Above it float32 no longer holds every whole number of tokens."""
+
+BLOCK_TURNS = 65_536
+"""Turns replayed by one compiled call; a longer trace takes several calls of one shape."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """A trace as flat columns, sessions one after another.
+
+    Attributes:
+      label: its name in every output.
+      path, sha256: of the file.
+      session_ids, hashes, lengths: `[S]`, with the turns of each session.
+      columns: of the N turns, as `jaxroute.sessions.pack` takes them, but for the noise.
+      notes: what was drawn or assumed, in words, for every output.
+      seed, deployments: what the noise is keyed by.
+      dtype: of the packed floats.
+    """
+
+    label: str
+    path: str
+    sha256: str
+    session_ids: NDArray[np.object_]
+    hashes: draws.Hashes
+    lengths: NDArray[np.int64]
+    columns: Mapping[str, NDArray]
+    notes: tuple[str, ...]
+    seed: int
+    deployments: tuple[str, ...]
+    dtype: DTypeLike
+
+    @functools.cached_property
+    def sessions(self) -> Sessions:
+        """Every session, packed."""
+        return self._pack(slice(0, len(self.lengths)))
+
+    def blocks(self, turns: int = BLOCK_TURNS) -> Iterator[tuple[slice, Sessions]]:
+        """Runs of whole sessions of about `turns` turns at most, packed to one shape.
+
+        Yields each run's slice of `[S]` and its sessions, whose `count` is that of the largest run:
+        results beyond the slice's length are of padding.
+        """
+        ends = np.cumsum(self.lengths)
+        cuts = [0]
+        while cuts[-1] < len(ends):
+            done = ends[cuts[-1] - 1] if cuts[-1] else 0
+            cuts.append(max(int(np.searchsorted(ends, done + turns, side="right")), cuts[-1] + 1))
+        parts = [slice(a, b) for a, b in itertools.pairwise(cuts)]
+        if len(parts) == 1:
+            yield parts[0], self.sessions
+            return
+        rows = max(1, min(sessions.ROWS, turns // int(self.lengths.max(initial=1))))
+        width = 0
+        for part in parts:
+            _, start = sessions.lay_out(self.lengths[part], rows)
+            width = max(width, int((start + self.lengths[part]).max()))
+        count = max(part.stop - part.start for part in parts)
+        for part in parts:
+            yield part, self._pack(part, rows=rows, width=width, count=count)
+
+    def _pack(self, part: slice, **shape: int) -> Sessions:
+        lengths = self.lengths[part]
+        begin = int(self.lengths[: part.start].sum())
+        at = slice(begin, begin + int(lengths.sum()))
+        columns = {name: values[at] for name, values in self.columns.items()}
+        turn = np.arange(at.stop - at.start) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        each = np.repeat(self.hashes[part], lengths)
+        columns["noise"] = draws.noise(self.seed, each, turn, self.deployments)
+        return sessions.pack(columns, lengths, dtype=self.dtype, **shape)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Undated:
+    """A trace as read, before its sessions have dates."""
+
+    config: DatasetConfig
+    frame: pd.DataFrame
+    lengths: NDArray[np.int64]
+    hashes: draws.Hashes
+    timeline: Timeline
+
+
+def read(config: DatasetConfig, seed: int) -> Undated:
+    """Reads a trace and settles when the turns of each session follow one another."""
+    frame = read_trace(config.path)
+    first = np.flatnonzero(frame["turn"].to_numpy() == 0)
+    lengths = np.diff(np.append(first, len(frame)))
+    hashes = draws.name_hashes(frame["session_id"].iloc[first])
+    arrived = timeline.arrivals(
+        frame,
+        hashes,
+        lengths,
+        seed=seed,
+        synthetic=config.synthetic_times,
+        trace_start=config.trace_start,
+    )
+    return Undated(config=config, frame=frame, lengths=lengths, hashes=hashes, timeline=arrived)
+
+
+def lay_on_calendar(
+    raw: Undated,
+    config: StudyConfig,
+    span: Span,
+    *,
+    deployments: tuple[str, ...],
+    dtype: DTypeLike,
+) -> Dataset:
+    """Gives every session a date inside `span` (epoch seconds), a home and predicted qualities."""
+    frame, lengths, hashes, path = raw.frame, raw.lengths, raw.hashes, raw.config.path
+    turn = frame["turn"].to_numpy()
+    first = turn == 0
+    each = np.repeat(hashes, lengths)
+    arrival = raw.timeline.arrival_s
+    _check_fits(raw, span)
+    start = timeline.starts(raw.timeline, hashes, lengths, seed=config.seed, span=span)
+    moment = np.repeat(start, lengths) + arrival
+    ids = frame["session_id"].to_numpy(object)
+    hour = timeline.hour_index(
+        moment, span, trace=path, session_ids=ids, intensity=config.intensity.path
+    )
+    new = np.maximum(frame["input_tokens"].to_numpy(np.int64), 1)
+    output = frame["output_tokens"].to_numpy(np.int64)
+    context = np.cumsum(new + output)
+    prefix = context - np.repeat(context[first] - (new + output)[first], lengths) - new - output
+    if "prefix_tokens" in frame:
+        prefix = frame["prefix_tokens"].to_numpy(np.int64)
+    longest = (prefix + new + output).max(initial=0)
+    if longest >= MAX_CONTEXT_TOKENS:
+        at = int(np.argmax(prefix + new + output))
+        found = f"a context of {longest:,} tokens"
+        limit = f"fewer than {MAX_CONTEXT_TOKENS:,}"
+        raise input_error(path, f"session {ids[at]} turn {turn[at]}", found, limit)
+
+    notes = list(raw.timeline.rules)
+    predicted = np.full(len(frame), config.belief.predicted_output_tokens)
+    if "predicted_output_tokens" in frame:
+        predicted = frame["predicted_output_tokens"].to_numpy(np.float64)
+        notes.append("predicted output tokens of the trace")
+    quality, source = _quality(frame, each, turn, config)
+    notes.append(source)
+    reached = (quality.max(axis=1) >= config.quality_floor).mean() if len(frame) else 1.0
+    notes.append(
+        f"on {1 - reached:.1%} of turns no model reaches the quality floor of "
+        f"{config.quality_floor:g}: the best serves"
+    )
+    home = _homes(frame, hashes, lengths, config, path)
+    if "home_region" not in frame:
+        notes.append("home regions drawn uniformly from the fleet's")
+    return Dataset(
+        label=raw.config.label,
+        path=path,
+        sha256=sha256(path),
+        session_ids=ids[first],
+        hashes=hashes,
+        lengths=lengths,
+        columns={
+            "gap_s": np.where(first, 0.0, np.diff(arrival, prepend=0.0)),
+            "hour": hour,
+            "time_bin": timeline.time_bin(moment),
+            "home": home,
+            "prefix_tokens": prefix,
+            "new_tokens": new,
+            "output_tokens": output,
+            "predicted_output_tokens": predicted,
+            "quality": quality,
+        },
+        notes=tuple(notes),
+        seed=config.seed,
+        deployments=deployments,
+        dtype=dtype,
+    )
+
+
+def _check_fits(raw: Undated, span: Span) -> None:
+    """Refuses a session without a date that is longer than the intensity table."""
+    length_s = timeline.last_arrivals(raw.timeline, raw.lengths)
+    too_long = np.isnan(raw.timeline.start_s) & (length_s >= span[1] - span[0])
+    if too_long.any():
+        at = int(np.argmax(too_long))
+        session = raw.frame["session_id"].iloc[int(np.cumsum(raw.lengths)[at]) - 1]
+        found = f"{length_s[at]:,.0f} s from first to last turn"
+        expected = f"less than the {span[1] - span[0]:,.0f} s that the intensity covers"
+        raise input_error(raw.config.path, f"session {session}", found, expected)
+
+
+def _quality(
+    frame: pd.DataFrame, hashes: draws.Hashes, turn: NDArray[np.int64], config: StudyConfig
+) -> tuple[NDArray[np.float64], str]:
+    """Predicted quality of each turn and model `[N, M]`, and in words where it came from."""
+    models = config.fleet.models
+    columns = [f"{QUALITY}{model}" for model in models]
+    there = [column for column in columns if column in frame]
+    if len(there) == len(columns):
+        return frame[columns].to_numpy(np.float64), "predicted quality of the trace"
+    irt = bundled_irt(models)
+    z = ar1(
+        draws.normal(config.seed, "difficulty", hashes, turn),
+        turn == 0,
+        config.quality.autocorrelation,
+    )
+    source = (
+        "simulated difficulty, abilities fitted (1PL IRT), autocorrelation "
+        f"{config.quality.autocorrelation:g}"
+    )
+    if there:
+        source += f"; the trace's {', '.join(there)} not used: quality of every model is needed"
+    return predict(irt, irt.difficulty_mean + irt.difficulty_sd * z), source
+
+
+def _homes(
+    frame: pd.DataFrame,
+    hashes: draws.Hashes,
+    lengths: NDArray[np.int64],
+    config: StudyConfig,
+    path: str,
+) -> NDArray[np.int64]:
+    """Client region of each turn, `[N]`: the trace's, or drawn uniformly from the fleet's."""
+    known = client_regions()
+    place = {region: index for index, region in enumerate(known)}
+    if "home_region" in frame:
+        home = frame["home_region"].map(place)
+        if home.isna().any():
+            at = int(np.argmax(home.isna().to_numpy()))
+            name, session = frame["home_region"].iloc[at], frame["session_id"].iloc[at]
+            mend = known_names(name, known)
+            where = f"session {session}: home_region"
+            raise input_error(path, where, shown(name), "a known region", mend)
+        return home.to_numpy(np.int64)
+    among = np.array([place[region] for region in config.fleet.regions], np.int64)
+    drawn = draws.uniform(config.seed, "home", hashes)
+    return np.repeat(among[np.int64(drawn * len(among))], lengths)

@@ -1,0 +1,8 @@
+"""The one error a user can mend."""
+
+
+class InputError(ValueError):
+    """Bad input: the message names the file, the row or key, what was found and what was expected.
+
+    The command line prints the message on one line and exits with status 2.
+    """

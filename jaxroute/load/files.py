@@ -1,0 +1,64 @@
+"""Where an input lies: a path of the user's, or `builtin:` for a table inside the package."""
+
+import hashlib
+import os
+from importlib import resources
+from pathlib import Path
+
+from jaxroute.load.messages import input_error, known_names, shown
+
+BUILTIN = "builtin:"
+
+BUILTIN_FILES = {
+    "sharegpt": "sharegpt.csv.gz",
+    "typical-day-2023": "typical_day_2023.csv",
+}
+"""File of each `builtin:` name in `jaxroute/data`."""
+
+
+def package_file(name: str) -> Path:
+    """Path of a table in `jaxroute/data`; its compressed form where only that is there."""
+    path = Path(str(resources.files("jaxroute") / "data" / name))
+    packed = path.with_name(f"{name}.gz")
+    return packed if packed.exists() and not path.exists() else path
+
+
+def resolve(path: str | Path) -> Path:
+    """The file that `path` means.
+
+    Args:
+      path: a path, or `builtin:` and a name of `BUILTIN_FILES`.
+
+    Raises:
+      InputError: if there is no such file, or no such builtin.
+    """
+    text = os.fspath(path)
+    if text.startswith(BUILTIN):
+        name = text.removeprefix(BUILTIN)
+        if name not in BUILTIN_FILES:
+            mend = known_names(name, BUILTIN_FILES)
+            raise input_error(text, "", shown(name), "the name of a bundled table", mend)
+        return package_file(BUILTIN_FILES[name])
+    try:
+        kind = "a directory" if Path(text).is_dir() else "" if Path(text).exists() else "no file"
+    except (OSError, ValueError) as error:  # too long, or with a null character
+        kind = str(error)
+    if kind:
+        raise input_error(text, "", kind, "a file", "check the path")
+    return Path(text)
+
+
+def sha256(path: str | Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal, for the record of a run.
+
+    Args:
+      path: as for `resolve`.
+
+    Raises:
+      InputError: if there is no such file, or it cannot be read.
+    """
+    try:
+        with resolve(path).open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise input_error(path, "", str(error), "a readable file") from error

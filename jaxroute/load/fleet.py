@@ -1,0 +1,184 @@
+"""The fleet from the bundled tables: which deployments there are, and what each costs to run.
+
+Sources (each table has its own `source` columns, and `jaxroute/data/README.md` tells the whole):
+`models.csv`, parameters and context limits of the model cards; `gpus.csv`, embodied carbon of GPU
+and host over a lifetime of five years; `profiles.csv`, energy and time of serving, decode measured
+(ML.ENERGY v3) or fitted to that, prefill from a roofline; `pue.csv`, as the providers report it;
+`rtt_ms.csv`, round trips between cloud regions, measured or fitted to distance.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import DTypeLike, NDArray
+
+from jaxroute.load.files import package_file
+from jaxroute.load.messages import input_error, known_names, shown
+from jaxroute.world import Fleet, Retention, World, cast
+
+__all__ = ["build_world", "client_regions", "fleet_table", "pue_of"]
+
+BLOCK_TOKENS = 16
+"""Tokens of a KV block: vLLM's default, where only full blocks are shared."""
+
+PROVIDERS = ("aws", "gcp", "azure")
+"""Whose PUE speaks for a region, the first that reports one."""
+
+PROVENANCE = ("decode_provenance", "prefill_provenance")
+
+_RENAMED = {
+    "prefill_j_per_token": "pre_j",
+    "prefill_j_per_token_per_ctx": "pre_j_ctx",
+    "prefill_s_per_token": "pre_s",
+    "prefill_s_per_token_per_ctx": "pre_s_ctx",
+    "decode_j_per_token": "dec_j",
+    "decode_j_per_token_per_ctx": "dec_j_ctx",
+    "decode_s_per_token": "dec_s",
+    "decode_s_per_token_per_ctx": "dec_s_ctx",
+    "host_w_per_replica": "host_w",
+}
+_INDICES = ("model", "gpu", "region")
+_COEFFICIENTS = (
+    *("pre_j", "pre_j_ctx", "pre_s", "pre_s_ctx", "ttft_floor_s"),
+    *("dec_j", "dec_j_ctx", "dec_s", "dec_s_ctx", "host_w", "batch"),
+    *("embodied_g_per_s", "max_context_tokens", "params_b"),
+)
+
+
+@functools.cache
+def _table(name: str) -> pd.DataFrame:
+    """A bundled table; names are text as they stand, so that Norway's `NO` stays `NO`."""
+    return pd.read_csv(package_file(name), na_values=[""], keep_default_na=False)
+
+
+def _check(kind: str, names: Sequence[str]) -> None:
+    file = f"{kind}s.csv"
+    known = list(_table(file)[kind])
+    for name in names:
+        if name not in known:
+            raise input_error(
+                file, kind, shown(name), f"a {kind} in the table", known_names(name, known)
+            )
+        if names.count(name) > 1:
+            raise input_error(file, kind, f"{name!r} asked for twice", f"each {kind} once")
+
+
+def fleet_table(models: Sequence[str], gpus: Sequence[str], regions: Sequence[str]) -> pd.DataFrame:
+    """Every deployment of a fleet, one a row: model-major, then GPU type, then region.
+
+    Decode costs, stated at a reference context in `profiles.csv`, are moved to context 0:
+    `dec = decode_per_token - decode_per_token_per_ctx * ref_context`. Embodied carbon is
+    `embodied_gpu_plus_host_ug_per_s * 1e-6 * tensor_parallel`. The context limit is the model's, or
+    the room for KV on a replica where that is less.
+
+    Args:
+      models, gpus, regions: names as in the bundled `models.csv`, `gpus.csv` and `regions.csv`.
+
+    Returns:
+      `model`, `gpu`, `region` (names); the coefficients of `jaxroute.world.Fleet`, in its units;
+      `tensor_parallel`; `decode_provenance` and `prefill_provenance`.
+
+    Raises:
+      InputError: for an unknown name, or a model that has no profile on a GPU type.
+    """
+    for kind, names in zip(_INDICES, (models, gpus, regions), strict=True):
+        _check(kind, names)
+    profiles = _table("profiles.csv").set_index(["model", "gpu"])
+    pairs = pd.MultiIndex.from_product([models, gpus], names=["model", "gpu"])
+    for model, gpu in pairs:
+        if (model, gpu) not in profiles.index:
+            known = ", ".join(profiles.loc[[model]].index.get_level_values("gpu"))
+            found = f"no profile of {model} on {gpu}"
+            raise input_error("profiles.csv", "", found, "one of each pair", f"it has {known}")
+    table = profiles.loc[pairs].rename(columns=_RENAMED).reset_index()
+    table = table.merge(_table("models.csv")[["model", "params_total", "max_context"]], "left")
+    table = table.merge(_table("gpus.csv")[["gpu", "embodied_gpu_plus_host_ug_per_s"]], "left")
+    for unit in ("j", "s"):
+        table[f"dec_{unit}"] -= table[f"dec_{unit}_ctx"] * table["ref_context"]
+        wrong = table[~(table[f"dec_{unit}"] > 0)]
+        if len(wrong):
+            row = wrong.iloc[0]
+            place, found = f"{row['model']} on {row['gpu']}", f"{row[f'dec_{unit}']:g}"
+            raise input_error("profiles.csv", place, found, f"dec_{unit} > 0 at context 0")
+    table["embodied_g_per_s"] = (
+        table["embodied_gpu_plus_host_ug_per_s"] * 1e-6 * table["tensor_parallel"]
+    )
+    table["max_context_tokens"] = table[["max_context", "kv_capacity_tokens"]].min(axis=1)
+    table["params_b"] = table["params_total"] / 1e9
+    table = table.merge(pd.DataFrame({"region": list(regions)}), "cross")
+    return table[[*_INDICES, *_COEFFICIENTS, "tensor_parallel", *PROVENANCE]]
+
+
+def pue_of(region: str) -> float:
+    """Power usage effectiveness of data centres in a region, as the providers report it.
+
+    The newest AWS value, else GCP's, else Azure's; for a region without any, the same of the
+    providers' global averages (`*` in `pue.csv`).
+    """
+    table = _table("pue.csv").sort_values("year", ascending=False, kind="stable")
+    rows = table[table["region"] == region]
+    rows = rows if len(rows) else table[table["region"] == "*"]
+    rank = rows["provider"].map({name: rank for rank, name in enumerate(PROVIDERS)})
+    return float(rows.loc[rank.sort_values(kind="stable").index[0], "pue"])
+
+
+def client_regions() -> list[str]:
+    """The C regions that clients may be in: those of `rtt_ms.csv`, in its order."""
+    return list(_table("rtt_ms.csv")["client_region"].unique())
+
+
+def _rtt_s(regions: Sequence[str]) -> NDArray[np.float64]:
+    table = _table("rtt_ms.csv")
+    wide = table.pivot(index="client_region", columns="dc_region", values="rtt_ms")
+    return wide.loc[client_regions(), list(regions)].to_numpy(np.float64) / 1e3
+
+
+def build_world(
+    models: Sequence[str],
+    gpus: Sequence[str],
+    regions: Sequence[str],
+    intensity_g_per_kwh: NDArray[np.floating],
+    *,
+    dtype: DTypeLike = np.float32,
+) -> World:
+    """The world of a fleet, as NumPy arrays; caches are kept for ever and nothing waits.
+
+    Args:
+      models, gpus, regions: names, as for `fleet_table`; deployments are in its order.
+      intensity_g_per_kwh: `[H, R]`, gCO2e/kWh, columns in the order of `regions`.
+      dtype: of every float; indices are int32.
+
+    Raises:
+      InputError: as `fleet_table`.
+      ValueError: if the intensity is not finite numbers `[H, R]`, H at least 1.
+    """
+    table = fleet_table(models, gpus, regions)
+    intensity = np.asarray(intensity_g_per_kwh, np.float64)
+    if intensity.ndim != 2 or intensity.shape[1] != len(regions) or not len(intensity):
+        raise ValueError(f"intensity must be [H, {len(regions)}], got shape {intensity.shape}")
+    if not np.isfinite(intensity).all():
+        raise ValueError("intensity must be finite")
+    indices: dict[str, Any] = {
+        field: table[field].map({name: index for index, name in enumerate(names)})
+        for field, names in zip(_INDICES, (models, gpus, regions), strict=True)
+    }
+    coefficients: dict[str, Any] = {field: table[field].to_numpy() for field in _COEFFICIENTS}
+    grids: dict[str, Any] = {
+        "block_tokens": np.asarray(BLOCK_TOKENS, np.float64),
+        "pue": np.array([pue_of(region) for region in regions]),
+        "intensity_g_per_kwh": intensity,
+        "rtt_s": _rtt_s(regions),
+        "wait_s": np.zeros((1, 1)),
+    }
+    world = World(
+        fleet=Fleet(
+            **{field: column.to_numpy(np.int32) for field, column in indices.items()},
+            **{field: values.astype(np.float64) for field, values in coefficients.items()},
+        ),
+        retention=Retention.of(),
+        **grids,
+    )
+    return cast(world, dtype)

@@ -1,0 +1,378 @@
+"""Routing policies: points in a parameter space, and functions of one's own."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxroute import gate
+from jaxroute.numerics import first_min, masked_min, take
+from jaxroute.world import Array, Fleet
+
+
+def _number(default: float) -> Any:
+    return dataclasses.field(default_factory=lambda: np.float32(default))
+
+
+def _vector(size: int, default: float) -> Any:
+    return dataclasses.field(default_factory=lambda: np.full(size, default, np.float32))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RouterParams:
+    """The scoring rule and gate of a router: traced numbers, neutral by default.
+
+    A turn's score of a deployment, in grams of CO2e:
+    `J = C + latency_price_g_per_s e2e + quality_price_g (1 - q) + switch_price_g [d != last]
+    + intensity_price kappa + rtt_price_g_per_s rtt + size_price_g_per_b params + noise_price_g U`
+    with `C = carbon_weight (operational + embodied_weight embodied)`; the least feasible J is
+    wished for, and the gate may keep the session where it is instead (`jaxroute.gate`).
+
+    Prices and weights are >= 0. A mask of length 1 speaks for all.
+
+    Attributes:
+      carbon_weight, embodied_weight: `[]`, dimensionless.
+      latency_price_g_per_s: `[]`, g for a second from arrival to the last token.
+      quality_price_g: `[]`, g for the whole of predicted quality.
+      switch_price_g: `[]`, g for leaving the last deployment.
+      intensity_price: `[]`, g for each g/kWh of PUE x intensity.
+      rtt_price_g_per_s: `[]`, g for a second of round trip.
+      size_price_g_per_b: `[]`, g for a billion parameters.
+      noise_price_g: `[]`, g for the uniform draw of a turn and deployment.
+      cache_knowledge: `[]` in [0, 1]; 1 believes the reported cached tokens, 0 `assumed_hit`.
+      assumed_hit: `[]` in [0, 1], the believed share of the history that is cached.
+      quality_floor: `[]`, least predicted quality; where no model reaches it the best serves.
+      quality_slack: `[]`, how far below the best model's quality a model may lie.
+      ttft_slo_s: `[]`, s, the longest time to a first token.
+      model_allowed, gpu_allowed, region_allowed: `[M]`, `[G]`, `[R]`, > 0 where allowed.
+      gate_strength: `[]`, multiplies the gate's threshold; 0 is no gate.
+      gate_bias, gate_weights: `[]` and `[8]`, of the logistic chance to move back.
+      hysteresis: `[]`, stay unless the gain exceeds this share of the last deployment's score.
+      always_stay: `[]`, non-zero stays wherever the filters let it.
+      expected_gap_s: `[]`, s, from this turn's arrival to the next one's.
+    """
+
+    carbon_weight: Array = _number(1)
+    embodied_weight: Array = _number(1)
+    latency_price_g_per_s: Array = _number(0)
+    quality_price_g: Array = _number(0)
+    switch_price_g: Array = _number(0)
+    intensity_price: Array = _number(0)
+    rtt_price_g_per_s: Array = _number(0)
+    size_price_g_per_b: Array = _number(0)
+    noise_price_g: Array = _number(0)
+    cache_knowledge: Array = _number(1)
+    assumed_hit: Array = _number(0)
+    quality_floor: Array = _number(0)
+    quality_slack: Array = _number(np.inf)
+    ttft_slo_s: Array = _number(np.inf)
+    model_allowed: Array = _vector(1, 1)
+    gpu_allowed: Array = _vector(1, 1)
+    region_allowed: Array = _vector(1, 1)
+    gate_strength: Array = _number(0)
+    gate_bias: Array = _number(0)
+    gate_weights: Array = _vector(len(gate.FEATURES), 0)
+    hysteresis: Array = _number(0)
+    always_stay: Array = _number(0)
+    expected_gap_s: Array = _number(60)
+
+    def replace(self, **changes: object) -> Self:
+        """A copy with some fields changed; plain numbers and lists become float32 arrays.
+
+        >>> RouterParams().replace(hysteresis=0.1).hysteresis
+        np.float32(0.1)
+        """
+        for name, value in changes.items():
+            if isinstance(value, int | float | list | tuple):
+                changes[name] = np.array(value, np.float32)[()]
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+
+class Site(NamedTuple):
+    """The deployments at one turn, `[D]` each (or one of them, `[]`): what no policy can change.
+
+    Attributes:
+      fleet: coefficients.
+      pue: of the region.
+      kappa_g_per_kwh: PUE x intensity of this hour.
+      log_intensity_change: log of the next hour's intensity over this one's.
+      rtt_s, wait_s: of the session's home, and before prefill.
+      ttl_s, decay_s: how long a cache lives.
+      quality: predicted, in [0, 1].
+    """
+
+    fleet: Fleet
+    pue: Array
+    kappa_g_per_kwh: Array
+    log_intensity_change: Array
+    rtt_s: Array
+    wait_s: Array
+    ttl_s: Array
+    decay_s: Array
+    quality: Array
+
+
+class Observation(NamedTuple):
+    """What a policy may see of a turn: believed values, and the score its parameters imply.
+
+    Attributes:
+      turn: `[]`, index of the turn in its session.
+      prompt_tokens, prefix_tokens, new_tokens, predicted_output_tokens: `[]`, L, k, n and o.
+      context_tokens: `[]`, tokens with KV that the previous turn left, 0 at the first.
+      last, before: `[]` int32, the last deployment and the one before the last move, -1 for none.
+      moves, returns: `[]`, of the session so far.
+      drop_on_leave, block_tokens: `[]`, of the world.
+      site: the deployments at this turn, `[D]`.
+      alive_tokens, cached_tokens: `[D]`, resident on arrival, and believed usable for this prompt.
+      idle_s: `[D]`, s since the deployment last finished a turn of this session.
+      ttft_s, e2e_s: `[D]`, to the first and to the last token.
+      operational_g, embodied_g: `[D]`, of serving this turn.
+      feasible: `[D]` bool, what the hard, mask, quality and TTFT filters left.
+      score_g: `[D]`, J less `score_offset_g`; infinite where not feasible.
+      score_offset_g: `[]`, what J has in common everywhere, kept apart for precision.
+    """
+
+    turn: Array
+    prompt_tokens: Array
+    prefix_tokens: Array
+    new_tokens: Array
+    predicted_output_tokens: Array
+    context_tokens: Array
+    last: Array
+    before: Array
+    moves: Array
+    returns: Array
+    drop_on_leave: Array
+    block_tokens: Array
+    site: Site
+    alive_tokens: Array
+    cached_tokens: Array
+    idle_s: Array
+    ttft_s: Array
+    e2e_s: Array
+    operational_g: Array
+    embodied_g: Array
+    feasible: Array
+    score_g: Array
+    score_offset_g: Array
+
+
+class Policy(NamedTuple):
+    """A routing rule as two pure functions, traced into the replay.
+
+    `init(params) -> state` opens a session; `decide(params, state, observation) -> (deployment,
+    state)` serves one turn. `params` is a `RouterParams`, or a dataclass derived from it with more
+    fields: its filters, beliefs and prices fill the observation. The state is any pytree of arrays
+    whose shapes and dtypes stay. The deployment must be one of `observation.feasible`; it is not
+    used on a turn that has none.
+    """
+
+    init: Callable[[Any], Any]
+    decide: Callable[[Any, Any, Observation], tuple[Array, Any]]
+
+
+def allowed(params: RouterParams, fleet: Fleet) -> jax.Array:
+    """`[D]` bool: the deployments whose model, GPU type and region are all allowed."""
+
+    def of(mask, index):
+        return mask[jnp.minimum(index, mask.shape[0] - 1)]
+
+    return (
+        of(params.model_allowed, fleet.model)
+        * of(params.gpu_allowed, fleet.gpu)
+        * of(params.region_allowed, fleet.region)
+    ) > 0
+
+
+def eligible(
+    params: RouterParams, hard: jax.Array, allowed: jax.Array, quality: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The deployments that the filters on the prompt alone leave: `(eligible, mask, quality)`.
+
+    In order: `hard` (the context limit); the masks, dropped if they would leave none;
+    `q >= min(max(quality_floor, q_max - quality_slack), q_max)`. The two flags say which of the
+    soft filters had to give way.
+    """
+    best_hard = -masked_min(-quality, hard)
+    best_masked = -masked_min(-quality, hard & allowed)
+    mask_fails = jnp.isinf(best_masked)
+    best = jnp.where(mask_fails, best_hard, best_masked)
+    threshold = jnp.maximum(params.quality_floor, best - params.quality_slack)
+    left = hard & (allowed | mask_fails) & (quality >= jnp.minimum(threshold, best))
+    servable = ~jnp.isinf(best_hard)
+    return left, servable & mask_fails, servable & (threshold > best)
+
+
+def within_slo(
+    params: RouterParams, eligible: jax.Array, ttft_s: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Of the eligible, those with `ttft <= max(ttft_slo_s, the lowest)`: `(feasible, gave way)`."""
+    fastest_s = masked_min(ttft_s, eligible)
+    limit_s = jnp.maximum(params.ttft_slo_s, fastest_s)
+    fails = (fastest_s > params.ttft_slo_s) & ~jnp.isinf(fastest_s)
+    return eligible & ((ttft_s <= limit_s) | (ttft_s == limit_s)), fails
+
+
+def score(
+    params: RouterParams,
+    eligible: jax.Array,
+    site: Site,
+    *,
+    moves_away: jax.Array,
+    operational_g: jax.Array,
+    embodied_g: jax.Array,
+    e2e_s: jax.Array,
+    noise: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """J in grams as `(score [D], offset [])`, `J = score + offset`.
+
+    Terms that do not depend on the cache enter less their minimum over the eligible: in float32 a
+    policy that follows one price would otherwise drown the carbon that breaks its ties.
+    """
+    relative, offset = params.noise_price_g * noise, jnp.zeros_like(params.noise_price_g)
+    for price, amount in (
+        (params.quality_price_g, 1 - site.quality),
+        (params.intensity_price, site.kappa_g_per_kwh),
+        (params.rtt_price_g_per_s, site.rtt_s),
+        (params.size_price_g_per_b, site.fleet.params_b),
+    ):
+        least = masked_min(amount, eligible)
+        least = jnp.where(jnp.isinf(least), 0, least)
+        relative += price * (amount - least)
+        offset += price * least
+    carbon_g = params.carbon_weight * (operational_g + params.embodied_weight * embodied_g)
+    latency_g = params.latency_price_g_per_s * e2e_s
+    switch_g = jnp.where(moves_away, params.switch_price_g, 0)
+    return relative + (carbon_g + latency_g + switch_g), offset
+
+
+def _decide(params: RouterParams, state: tuple, obs: Observation) -> tuple[jax.Array, tuple]:
+    wished = first_min(obs.score_g)
+    here = jnp.maximum(obs.last, 0)
+    could_stay = (obs.last >= 0) & (here != wished) & ~jnp.isinf(obs.score_g[here])
+    stays = could_stay & gate.keeps(params, obs, here, wished)
+    return jnp.where(stays, here, wished), state
+
+
+router = Policy(init=lambda params: (), decide=_decide)
+"""The least score behind the gate: every preset is this policy at a point of `RouterParams`."""
+
+
+def _ski_rental(params: RouterParams, regret_g: Array, obs: Observation) -> tuple[Array, Array]:
+    best = first_min(obs.score_g)
+    here = jnp.maximum(obs.last, 0)
+    can_stay = (obs.last >= 0) & obs.feasible[here]
+    regret_g = regret_g + jnp.where(can_stay, obs.score_g[here] - obs.score_g[best], 0)
+    rebuild_g = gate.rebuild_price_g(params, obs, here, take(obs.site, here))
+    moves = ~can_stay | (regret_g >= rebuild_g)
+    return jnp.where(moves, best, here), jnp.where(moves, 0, regret_g)
+
+
+ski_rental = Policy(init=lambda params: jnp.zeros_like(params.carbon_weight), decide=_ski_rental)
+"""Rent until the rents have cost as much as buying: a worked example of `Policy`.
+
+The session stays where its cache is while the gains it forwent there, summed since its last move,
+are less than the price of rebuilding its history; then it moves to the cheapest deployment. The
+break-even rule of the ski-rental problem is 2-competitive (Karlin et al., 1988).
+"""
+
+
+def logit(probability: float) -> float:
+    """`log(p / (1 - p))`: the gate bias of a constant `p_back`."""
+    return float(np.log(probability) - np.log1p(-probability))
+
+
+def only(index: int, size: int) -> np.ndarray:
+    """A mask `[size]` that allows one index.
+
+    >>> only(1, 3)
+    array([0., 1., 0.], dtype=float32)
+    """
+    return np.eye(size, dtype=np.float32)[index]
+
+
+_GATED = {"gate_strength": 1.0, "gate_bias": logit(0.35)}
+_BLIND = {"cache_knowledge": 0.0, "assumed_hit": 0.0}
+_TIE = {"carbon_weight": 1e-3}
+
+_DIFFERENCES: dict[str, dict[str, float]] = {
+    "carbon_router": _GATED,
+    "carbon_router_no_gate": {},
+    "carbon_router_fixed_model": _GATED,
+    "carbon_router_fixed_gpu": _GATED,
+    "carbon_router_fixed_region": _GATED,
+    "fair_carbon": _BLIND,
+    "fair_carbon_new_only": {"cache_knowledge": 0.0, "assumed_hit": 1.0},
+    "sticky": _BLIND | {"always_stay": 1.0},
+    "hysteresis": {"hysteresis": 0.1},
+    "nearest": _TIE | {"rtt_price_g_per_s": 1.0},
+    "cleanest_region": _TIE | {"intensity_price": 1.0},
+    "smallest_model": {},
+    "largest_model": {},
+    "best_quality": _TIE | {"quality_price_g": 1.0},
+    "lowest_latency": _TIE | {"latency_price_g_per_s": 1.0},
+    "random": {"carbon_weight": 0.0, "noise_price_g": 1.0},
+}
+
+PRESET_NAMES = tuple(_DIFFERENCES)
+
+FIXED = {
+    "carbon_router_fixed_model": "model",
+    "carbon_router_fixed_gpu": "gpu",
+    "carbon_router_fixed_region": "region",
+}
+"""Presets masked to the one index with the least `fair_carbon` carbon on a dataset."""
+
+UNFLOORED = ("smallest_model", "largest_model")
+"""Presets without a quality floor."""
+
+
+def preset(name: str, fleet: Fleet | None = None, *, quality_floor: float = 0.6) -> RouterParams:
+    """A named point of the parameter space.
+
+    Args:
+      name: one of `PRESET_NAMES`. `fair_carbon` is our reconstruction of a cache-blind router with
+        the same action space, from one sentence of the CarbonRouter abstract (arXiv 2610.35230).
+        The three of `FIXED` come without their mask, which depends on a dataset.
+      fleet: needed by `smallest_model` and `largest_model`, which mask all models but one.
+      quality_floor: applies to every preset but those two, so that none wins by lowering quality.
+
+    Raises:
+      ValueError: unknown name, or a preset that needs a fleet without one.
+
+    >>> preset("hysteresis").hysteresis
+    np.float32(0.1)
+    """
+    if name not in _DIFFERENCES:
+        raise ValueError(f"unknown preset {name!r}; known: {', '.join(PRESET_NAMES)}")
+    params = RouterParams().replace(quality_floor=quality_floor, **_DIFFERENCES[name])
+    if name not in UNFLOORED:
+        return params
+    if fleet is None:
+        raise ValueError(f"preset {name!r} needs a fleet: preset({name!r}, world.fleet)")
+    models, sizes_b = np.asarray(fleet.model), np.asarray(fleet.params_b)
+    chosen = sizes_b.argmin() if name == "smallest_model" else sizes_b.argmax()
+    mask = only(models[chosen], models.max() + 1)
+    return params.replace(quality_floor=0.0, model_allowed=mask)
+
+
+presets: dict[str, RouterParams] = {
+    name: preset(name) for name in PRESET_NAMES if name not in (*FIXED, *UNFLOORED)
+}
+"""The presets that depend on no fleet and no dataset, at the default quality floor of 0.6."""
+
+
+def stack(trees: Iterable[Any]) -> Any:
+    """Several pytrees of one structure as a batch `[P, ...]` for `jax.vmap`; leaves broadcast.
+
+    >>> stack([presets["carbon_router"], presets["hysteresis"]]).hysteresis
+    array([0. , 0.1], dtype=float32)
+    """
+    rows = list(trees)
+    leaves = zip(*(jax.tree.leaves(row) for row in rows), strict=True)
+    stacked = [np.stack(np.broadcast_arrays(*leaf)) for leaf in leaves]
+    return jax.tree.unflatten(jax.tree.structure(rows[0]), stacked)

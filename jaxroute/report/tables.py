@@ -1,0 +1,113 @@
+"""The comparison on a terminal."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import rich.box
+from rich.console import Console
+from rich.table import Table
+
+from jaxroute.compare import Comparison
+from jaxroute.study import Study
+
+PLAIN_WIDTH = 200
+"""Columns where the output is no terminal, so that a pipe loses nothing."""
+
+COLUMNS = {
+    "carbon g": lambda row: f"{row['carbon_g']:,.1f}",
+    "saving % (95 % interval)": lambda row: _saving(row),
+    "quality": lambda row: f"{row['mean_quality']:.3f}",
+    "TTFT s": lambda row: f"{row['mean_ttft_s']:.3f}",
+    "E2E s": lambda row: f"{row['mean_e2e_s']:.2f}",
+    "moves": lambda row: f"{row['moves']:,}",
+    "returns": lambda row: f"{row['returns']:,}",
+    "rebuilt Mtok": lambda row: f"{row['rebuilt_tokens'] / 1e6:.1f}",
+}
+
+NARROW = 4
+"""Columns shown where the terminal has no room for all."""
+
+WORSE = 0.01
+"""Of mean quality below the baseline's: a saving beyond it is marked."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console as wide as the terminal, or as the tables where there is none."""
+    made = Console(stderr=stderr, highlight=False)
+    if not made.is_terminal:
+        made.width = PLAIN_WIDTH
+    return made
+
+
+def show(study: Study, comparison: Comparison, out: Console) -> None:
+    """Prints a table for each dataset and retention, then what a reader has to know."""
+    for (dataset, retention), rows in comparison.summary.groupby(
+        ["dataset", "retention"], sort=False
+    ):
+        title = f"{dataset}, caches: {retention}"
+        marked = list(_marked(rows.to_dict("records"), study.config.baseline))
+        table = _table(title, marked, list(COLUMNS))
+        if out.measure(table).maximum > out.width:
+            table = _table(f"{title} (more in a wider terminal)", marked, list(COLUMNS)[:NARROW])
+        out.print(table)
+    for line in notes(study, comparison):
+        out.print(f"- {line}", markup=False, soft_wrap=not out.is_terminal)
+
+
+def _table(title: str, rows: list[dict[str, Any]], columns: list[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("policy", overflow="fold")
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(row["policy"], *(COLUMNS[name](row) for name in columns))
+    return table
+
+
+def _marked(rows: list[dict[Any, Any]], baseline: str) -> Iterator[dict[str, Any]]:
+    """The rows, told which is the baseline and which reach less quality than it."""
+    floor = next(row["mean_quality"] for row in rows if row["policy"] == baseline) - WORSE
+    for row in rows:
+        yield row | {"is_baseline": row["policy"] == baseline, "worse": row["mean_quality"] < floor}
+
+
+def _saving(row: dict[str, Any]) -> str:
+    if row["is_baseline"]:
+        return "baseline "
+    ends = f"({row['saving_lo_pct']:.1f}, {row['saving_hi_pct']:.1f})"
+    return f"{row['saving_pct']:.1f} {ends}{'*' if row['worse'] else ' '}"
+
+
+def notes(study: Study, comparison: Comparison) -> Iterator[str]:
+    """What was drawn, assumed, left unserved or let through, a line each."""
+    yield (
+        f"saving against {study.config.baseline} under the same retention; "
+        f"*: mean quality more than {WORSE:g} below its, so no like-for-like saving"
+    )
+    for dataset in study.datasets:
+        rows = comparison.summary[comparison.summary["dataset"] == dataset.label]
+        turns = int(dataset.lengths.sum())
+        unserved = int(rows["unserved"].max())
+        yield f"{dataset.label}: {'; '.join(dataset.notes)}"
+        yield (
+            f"{dataset.label}: {len(dataset.lengths):,} sessions, {turns:,} turns, of which "
+            f"{unserved:,} ({unserved / max(turns, 1):.2%}) unserved: no model holds their context"
+        )
+        for column, gives in (("mask_fallbacks", "masks"), ("ttft_fallbacks", "TTFT limit")):
+            counts = rows.groupby("policy", sort=False)[column].max()
+            which = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+            if which:
+                yield f"{dataset.label}: turns on which the {gives} gave way: {which}"
+        chosen = comparison.fixed[dataset.label]
+        if chosen:
+            yield f"{dataset.label}: " + ", ".join(f"{k} = {v}" for k, v in chosen.items())
+    yield from study.notes
+    yield (
+        "carbon = operational (GPU and host, x PUE x intensity) + embodied; "
+        "means are per served turn; moves and returns count turns"
+    )
+    if "fair_carbon" in study.policies:
+        yield (
+            "fair_carbon is our reconstruction of a cache-blind router with the same choices, "
+            "from one sentence of the CarbonRouter abstract"
+        )

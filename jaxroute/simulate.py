@@ -1,0 +1,397 @@
+"""The replay: one turn, a scan over turns, and `evaluate`. The only place that jits it."""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxroute import footprint, policies, residency
+from jaxroute.numerics import take, where_tree
+from jaxroute.policies import Observation, Policy, RouterParams, Site
+from jaxroute.sessions import Sessions, Turn
+from jaxroute.world import TIME_BINS, Array, Retention, World, cast
+
+LEAST_INTENSITY = 1e-9
+"""g/kWh; keeps the logarithm of a carbon-free hour finite."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Sums over the turns of a session, `[S]` each; seconds and quality over its served turns.
+
+    Attributes:
+      turns, unserved: turns served, and turns whose context no deployment could hold.
+      carbon_prefill_g, carbon_decode_g: operational, the host's energy of their seconds included.
+      carbon_embodied_g: of the seconds of prefill and, shared by the batch, of decode.
+      carbon_rebuild_g: the *part* of the three above spent on tokens that would have been cached
+        had every earlier turn been served at the same deployment.
+      energy_kwh: GPU and host, times PUE.
+      ttft_s, e2e_s, quality: sums; divide by `turns` for means.
+      moves, returns: served elsewhere than the last turn; of these, back where it was before.
+      rebuilt_tokens: tokens prefilled that `carbon_rebuild_g` counts.
+      mask_fallbacks, quality_fallbacks, ttft_fallbacks: turns on which a filter had to give way.
+    """
+
+    turns: Array
+    unserved: Array
+    carbon_prefill_g: Array
+    carbon_rebuild_g: Array
+    carbon_decode_g: Array
+    carbon_embodied_g: Array
+    energy_kwh: Array
+    ttft_s: Array
+    e2e_s: Array
+    quality: Array
+    moves: Array
+    returns: Array
+    rebuilt_tokens: Array
+    mask_fallbacks: Array
+    quality_fallbacks: Array
+    ttft_fallbacks: Array
+
+    @property
+    def carbon_g(self) -> Array:
+        """The whole bill, gCO2e: prefill + decode + embodied."""
+        return self.carbon_prefill_g + self.carbon_decode_g + self.carbon_embodied_g
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Totals))
+
+
+class Trace(NamedTuple):
+    """What happened turn by turn, `[R, T]` as the sessions are packed.
+
+    Attributes:
+      decision: int32, deployment; -1 for an unserved turn and on padding.
+      cached_tokens: tokens of the prompt found in the cache there.
+      carbon_g: the turn's bill.
+    """
+
+    decision: Array
+    cached_tokens: Array
+    carbon_g: Array
+
+
+class State(NamedTuple):
+    """What a session carries from turn to turn; `last_used_s` counts from the last arrival."""
+
+    resident_tokens: Array
+    last_used_s: Array
+    last: Array
+    before: Array
+    context_tokens: Array
+    moves: Array
+    returns: Array
+    policy: Any
+
+
+def opening(params: RouterParams, policy: Policy, deployments: int, dtype) -> State:
+    """The state of a session before its first turn."""
+    zero = jnp.zeros((), dtype)
+    return State(
+        resident_tokens=jnp.zeros(deployments, dtype),
+        last_used_s=jnp.zeros(deployments, dtype),
+        last=jnp.int32(-1),
+        before=jnp.int32(-1),
+        context_tokens=zero,
+        moves=zero,
+        returns=zero,
+        policy=policy.init(params),
+    )
+
+
+def site_at(world: World, turn: Turn) -> Site:
+    """The rows of the world's tables that hold at a turn, spread over the deployments `[D]`."""
+    region = world.fleet.region
+    last_hour = world.intensity_g_per_kwh.shape[0] - 1
+
+    def at_bin(table: Array) -> jax.Array:
+        row = table[turn.time_bin * table.shape[0] // TIME_BINS]
+        return jnp.broadcast_to(row, region.shape)
+
+    now = world.intensity_g_per_kwh[turn.hour]
+    following = world.intensity_g_per_kwh[jnp.minimum(turn.hour + 1, last_hour)]
+    ratio = jnp.maximum(following, LEAST_INTENSITY) / jnp.maximum(now, LEAST_INTENSITY)
+    return Site(
+        fleet=world.fleet,
+        pue=world.pue[region],
+        kappa_g_per_kwh=(world.pue * now)[region],
+        log_intensity_change=jnp.log(ratio)[region],
+        rtt_s=world.rtt_s[turn.home][region],
+        wait_s=at_bin(world.wait_s),
+        ttl_s=at_bin(world.retention.ttl_s),
+        decay_s=at_bin(world.retention.decay_s),
+        quality=turn.quality[world.fleet.model],
+    )
+
+
+class Truth(NamedTuple):
+    """What the bill needs of a turn and no policy is told."""
+
+    cached_tokens: Array
+    full_tokens: Array
+    mask_fallback: Array
+    quality_fallback: Array
+    ttft_fallback: Array
+
+
+def observe(
+    params: RouterParams, world: World, allowed: jax.Array, state: State, turn: Turn
+) -> tuple[Observation, Truth]:
+    """A turn as the policy believes it, and the truth beside it."""
+    site = site_at(world, turn)
+    fleet, drop_on_leave = world.fleet, world.retention.drop_on_leave
+    prompt = turn.prefix_tokens + turn.new_tokens
+    is_last = jnp.arange(fleet.model.shape[0], dtype=jnp.int32) == state.last
+
+    idle_s = jnp.maximum(turn.gap_s - state.last_used_s, 0)
+    age_s = jnp.maximum(turn.gap_s - jnp.maximum(state.last_used_s, 0), 0)
+    alive = residency.alive(
+        state.resident_tokens,
+        age_s,
+        idle_s,
+        is_last,
+        ttl_s=site.ttl_s,
+        decay_s=site.decay_s,
+        drop_on_leave=drop_on_leave,
+    )
+    cached = residency.cached(alive, turn.prefix_tokens, prompt, world.block_tokens)
+    full = residency.cached(state.context_tokens, turn.prefix_tokens, prompt, world.block_tokens)
+    knowledge = params.cache_knowledge
+    believed = knowledge * cached + (1 - knowledge) * (params.assumed_hit * full)
+
+    prefill_j, prefill_s = footprint.prefill(fleet, believed, prompt)
+    decode_j, decode_s = footprint.decode(fleet, prompt, turn.predicted_output_tokens)
+    busy_s = prefill_s + decode_s / fleet.batch
+    gpu_j = prefill_j + decode_j
+    operational_g = footprint.operational_g(fleet, gpu_j, busy_s, site.kappa_g_per_kwh)
+    embodied_g = footprint.embodied_g(fleet, busy_s)
+    ttft_s = site.rtt_s + site.wait_s + jnp.maximum(fleet.ttft_floor_s, prefill_s)
+    e2e_s = ttft_s + decode_s
+
+    hard = prompt + turn.predicted_output_tokens <= fleet.max_context_tokens
+    eligible, mask_fails, quality_fails = policies.eligible(params, hard, allowed, site.quality)
+    feasible, ttft_fails = policies.within_slo(params, eligible, ttft_s)
+    score_g, offset_g = policies.score(
+        params,
+        eligible,
+        site,
+        moves_away=(state.last >= 0) & ~is_last,
+        operational_g=operational_g,
+        embodied_g=embodied_g,
+        e2e_s=e2e_s,
+        noise=turn.noise,
+    )
+    observation = Observation(
+        turn=turn.turn,
+        prompt_tokens=prompt,
+        prefix_tokens=turn.prefix_tokens,
+        new_tokens=turn.new_tokens,
+        predicted_output_tokens=turn.predicted_output_tokens,
+        context_tokens=state.context_tokens,
+        last=state.last,
+        before=state.before,
+        moves=state.moves,
+        returns=state.returns,
+        drop_on_leave=drop_on_leave,
+        block_tokens=world.block_tokens,
+        site=site,
+        alive_tokens=alive,
+        cached_tokens=believed,
+        idle_s=idle_s,
+        ttft_s=ttft_s,
+        e2e_s=e2e_s,
+        operational_g=operational_g,
+        embodied_g=embodied_g,
+        feasible=feasible,
+        score_g=jnp.where(feasible, score_g, jnp.inf),
+        score_offset_g=offset_g,
+    )
+    return observation, Truth(cached, full, mask_fails, quality_fails, ttft_fails)
+
+
+class Bill(NamedTuple):
+    """What serving one turn cost, `[]` each; named as in `Totals`."""
+
+    carbon_prefill_g: Array
+    carbon_rebuild_g: Array
+    carbon_decode_g: Array
+    carbon_embodied_g: Array
+    energy_kwh: Array
+    ttft_s: Array
+    e2e_s: Array
+    rebuilt_tokens: Array
+
+
+def bill(
+    site: Site, cached: jax.Array, full: jax.Array, prompt: jax.Array, output: jax.Array
+) -> Bill:
+    """The true cost of a turn at one deployment, `cached` of its prompt's tokens resident there."""
+    fleet, kappa = site.fleet, site.kappa_g_per_kwh
+    prefill_j, prefill_s = footprint.prefill(fleet, cached, prompt)
+    decode_j, decode_s = footprint.decode(fleet, prompt, output)
+    rebuild_j, rebuild_s = footprint.prefill(fleet, cached, full)
+    shared_s = decode_s / fleet.batch
+    busy_s = prefill_s + shared_s
+    ttft_s = site.rtt_s + site.wait_s + jnp.maximum(fleet.ttft_floor_s, prefill_s)
+    return Bill(
+        carbon_prefill_g=footprint.operational_g(fleet, prefill_j, prefill_s, kappa),
+        carbon_rebuild_g=footprint.operational_g(fleet, rebuild_j, rebuild_s, kappa)
+        + footprint.embodied_g(fleet, rebuild_s),
+        carbon_decode_g=footprint.operational_g(fleet, decode_j, shared_s, kappa),
+        carbon_embodied_g=footprint.embodied_g(fleet, busy_s),
+        energy_kwh=footprint.energy_kwh(fleet, prefill_j + decode_j, busy_s, site.pue),
+        ttft_s=ttft_s,
+        e2e_s=ttft_s + decode_s,
+        rebuilt_tokens=full - cached,
+    )
+
+
+def step(
+    params: RouterParams,
+    policy: Policy,
+    world: World,
+    allowed: jax.Array,
+    state: State,
+    turn: Turn,
+) -> tuple[State, tuple[Totals, Trace]]:
+    """One turn of one session: observe, decide, bill, update. Padding adds nothing.
+
+    Returns the state it leaves and, only to be reported, the turn's own totals and trace.
+    """
+    dtype, deployments = world.fleet.pre_j.dtype, allowed.shape[0]
+    turn = where_tree(turn.valid, turn, jax.tree.map(jnp.zeros_like, turn))
+    turn = dataclasses.replace(turn, new_tokens=jnp.maximum(turn.new_tokens, 1))
+    state = where_tree(turn.first, opening(params, policy, deployments, dtype), state)
+    obs, truth = observe(params, world, allowed, state, turn)
+    choice, policy_state = policy.decide(params, state.policy, obs)
+
+    longest = world.fleet.max_context_tokens.max()
+    served = turn.valid & (obs.prompt_tokens + obs.predicted_output_tokens <= longest)
+    d = jnp.where(served, choice, 0).astype(jnp.int32)
+    site, cached = take(obs.site, d), truth.cached_tokens[d]
+    cost = bill(site, cached, truth.full_tokens, obs.prompt_tokens, turn.output_tokens)
+    cost = jax.tree.map(lambda x: jnp.where(served, x, 0), cost)
+
+    context = obs.prompt_tokens + jnp.maximum(turn.output_tokens - 1, 0)
+    serves = served & (jnp.arange(deployments, dtype=jnp.int32) == d)
+    kept = jnp.minimum(obs.alive_tokens, turn.prefix_tokens)
+    moved = served & (state.last >= 0) & (d != state.last)
+    returned = moved & (d == state.before)
+    left = State(
+        resident_tokens=jnp.where(serves, context, kept),
+        last_used_s=jnp.where(serves, cost.e2e_s, state.last_used_s - turn.gap_s),
+        last=jnp.where(served, d, state.last),
+        before=jnp.where(moved, state.last, state.before),
+        context_tokens=context,
+        moves=state.moves + moved.astype(dtype),
+        returns=state.returns + returned.astype(dtype),
+        policy=where_tree(served, policy_state, state.policy),
+    )
+    totals = Totals(
+        turns=served.astype(dtype),
+        unserved=(turn.valid & ~served).astype(dtype),
+        quality=jnp.where(served, site.quality, 0),
+        moves=moved.astype(dtype),
+        returns=returned.astype(dtype),
+        mask_fallbacks=(served & truth.mask_fallback).astype(dtype),
+        quality_fallbacks=(served & truth.quality_fallback).astype(dtype),
+        ttft_fallbacks=(served & truth.ttft_fallback).astype(dtype),
+        **cost._asdict(),
+    )
+    trace = Trace(
+        decision=jnp.where(served, d, -1),
+        cached_tokens=jnp.where(served, cached, 0),
+        carbon_g=totals.carbon_g,
+    )
+    return left, (totals, trace)
+
+
+def replay(
+    params: RouterParams, sessions: Sessions, world: World, *, policy: Policy
+) -> tuple[Totals, Trace]:
+    """The scan behind `evaluate`, unjitted: totals `[S]` and the turn-by-turn trace `[R, T]`."""
+    dtype = world.fleet.pre_j.dtype
+    params, sessions = cast(params, dtype), cast(sessions, dtype)
+    rows = sessions.turns.valid.shape[0]
+    allowed = policies.allowed(params, world.fleet)
+    one_turn = jax.vmap(functools.partial(step, params, policy, world, allowed))
+    opened = opening(params, policy, allowed.shape[0], dtype)
+    states = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, *x.shape)), opened)
+
+    def body(carry, turn):
+        states, sums = carry
+        states, (totals, trace) = one_turn(states, turn)
+        added = jnp.stack(jax.tree.leaves(totals), axis=-1)
+        return (states, sums.at[turn.session].add(added, mode="drop")), trace
+
+    sums = jnp.zeros((sessions.count, len(FIELDS)), dtype)
+    by_turn = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), sessions.turns)
+    (_, sums), trace = jax.lax.scan(body, (states, sums), by_turn)
+    totals = Totals(**{name: sums[:, i] for i, name in enumerate(FIELDS)})
+    return totals, jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), trace)
+
+
+@functools.partial(jax.jit, static_argnames=("policy", "trace"))
+def evaluate(
+    params: RouterParams,
+    sessions: Sessions,
+    world: World,
+    *,
+    policy: Policy = policies.router,
+    trace: bool = False,
+) -> Totals | tuple[Totals, Trace]:
+    """Replays every session under one policy setting.
+
+    Composes with the caller's `jit`, `vmap` and `grad`, over `params` and over `world`: every
+    number is traced, so a changed one never recompiles, and the scan has a static length.
+    Differentiable in every float; gradients hold the decisions fixed.
+
+    Args:
+      params: the setting; `RouterParams`, or a dataclass derived from it for a policy of one's own.
+      sessions: S sessions, packed (`Study.sessions`).
+      world: the fleet and its grids; its floating dtype is that of the whole replay.
+      policy: a pair of functions; static.
+      trace: whether to return what happened turn by turn as well; static.
+
+    Returns:
+      Sums of each session, `[S]` leaves, and with `trace` also a `Trace`, `[R, T]` leaves.
+
+    >>> import jaxroute as jr
+    >>> study = jr.load_study()
+    >>> totals = jr.evaluate(jr.presets["carbon_router"], study.sessions, study.world)
+    >>> totals.carbon_g.shape
+    (7349,)
+    """
+    totals, turns = replay(params, sessions, world, policy=policy)
+    return (totals, turns) if trace else totals
+
+
+@functools.partial(jax.jit, static_argnames=("policy",))
+def evaluate_grid(
+    params: RouterParams,
+    sessions: Sessions,
+    world: World,
+    retentions: Retention,
+    *,
+    policy: Policy = policies.router,
+) -> tuple[Totals, Trace]:
+    """Replays every session under every setting and retention, in one compiled call.
+
+    Args:
+      params: P settings, `[P, ...]` leaves (`jaxroute.policies.stack`).
+      sessions, world, policy: as for `evaluate`.
+      retentions: N retentions, `[N, ...]` leaves, in place of the world's.
+
+    Returns:
+      Totals with `[N, P, S]` leaves and a trace with `[N, P, R, T]` leaves.
+    """
+
+    def one(retention: Retention, setting: RouterParams) -> tuple[Totals, Trace]:
+        return replay(setting, sessions, world.replace(retention=retention), policy=policy)
+
+    over_params = jax.vmap(one, in_axes=(None, 0))
+    return jax.vmap(over_params, in_axes=(0, None))(retentions, params)

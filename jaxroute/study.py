@@ -1,0 +1,182 @@
+"""A study, loaded: traces, fleet, grids and policies as arrays ready for the replay."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import DTypeLike
+
+from jaxroute import dataset, policies, timeline
+from jaxroute.config import PolicyConfig, StudyConfig, read_config
+from jaxroute.dataset import Dataset, Undated
+from jaxroute.load.carbon import TYPICAL_DAY, Intensity, read_intensity
+from jaxroute.load.files import sha256
+from jaxroute.load.fleet import build_world, fleet_table
+from jaxroute.policies import RouterParams
+from jaxroute.sessions import Sessions
+from jaxroute.timeline import Span
+from jaxroute.world import Retention, World, cast
+
+YEAR_2023: Span = (
+    pd.Timestamp("2023-01-01", tz="UTC").timestamp(),
+    pd.Timestamp("2024-01-01", tz="UTC").timestamp(),
+)
+"""Where the sessions of a trace without dates are laid when the intensity is a typical day."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Study:
+    """Everything that `compare` needs.
+
+    Attributes:
+      config: the study file as resolved.
+      datasets: the traces, in order.
+      world: the fleet and its grids, with the first retention.
+      retentions: by label.
+      policies: by name, those to compare; the presets of `jaxroute.policies.FIXED`, and policies
+        derived from them, still without the mask that depends on a dataset.
+      fixed: of these policies, the axis (model, gpu or region) to be fixed.
+      deployments: one row each, as `jaxroute.load.fleet.fleet_table`.
+      notes: what holds for every dataset.
+      inputs: SHA-256 of every file read, by path.
+    """
+
+    config: StudyConfig
+    datasets: tuple[Dataset, ...]
+    world: World
+    retentions: Mapping[str, Retention]
+    policies: Mapping[str, RouterParams]
+    fixed: Mapping[str, str]
+    deployments: pd.DataFrame
+    notes: tuple[str, ...]
+    inputs: Mapping[str, str]
+
+    @property
+    def sessions(self) -> Sessions:
+        """The packed sessions of the study's only dataset."""
+        if len(self.datasets) != 1:
+            labels = ", ".join(each.label for each in self.datasets)
+            raise ValueError(f"the study has several datasets ({labels}): use study.datasets")
+        return self.datasets[0].sessions
+
+
+def load_study(
+    path: str | Path | None = None,
+    *,
+    traces: Sequence[str | Path] = (),
+    carbon: str | Path | None = None,
+    seed: int | None = None,
+    dtype: DTypeLike = np.float32,
+) -> Study:
+    """Reads a study file and everything it names.
+
+    Args:
+      path: a TOML file; without it the default study, on bundled data.
+      traces: trace files in place of the study's datasets, labelled by their stems.
+      carbon: an hourly intensity file in place of the study's.
+      seed: in place of the study's.
+      dtype: of every float; float64 needs JAX's x64 mode.
+
+    Raises:
+      InputError: naming file, row or key, what was found and what was expected.
+    """
+    config = _override(read_config(path), traces, carbon, seed)
+    names = config.fleet
+    table = fleet_table(names.models, names.gpus, names.regions)
+    deployments = tuple(table["model"] + "|" + table["gpu"] + "|" + table["region"])
+    hours = None if config.intensity.path == TYPICAL_DAY else _read_hours(config)
+    raw = [dataset.read(each, config.seed) for each in config.datasets]
+    span = _span(raw, hours)
+    hours = hours or _read_hours(config, span)
+    world = build_world(names.models, names.gpus, names.regions, hours.g_per_kwh, dtype=dtype)
+    datasets = tuple(
+        dataset.lay_on_calendar(each, config, span, deployments=deployments, dtype=dtype)
+        for each in raw
+    )
+    retentions = {
+        each.label: cast(
+            Retention.of(each.ttl_s, each.decay_s, drop_on_leave=each.drop_on_leave), dtype
+        )
+        for each in config.retention
+    }
+    named, fixed = _policies(config, world)
+    return Study(
+        config=config,
+        datasets=datasets,
+        world=world.replace(retention=next(iter(retentions.values()))),
+        retentions=retentions,
+        policies=named,
+        fixed=fixed,
+        deployments=table,
+        notes=(f"intensity: {hours.note}",),
+        inputs={each.path: each.sha256 for each in datasets}
+        | {config.intensity.path: sha256(config.intensity.path)}
+        | ({} if path is None else {str(path): sha256(path)}),
+    )
+
+
+def _override(
+    config: StudyConfig,
+    traces: Sequence[str | Path],
+    carbon: str | Path | None,
+    seed: int | None,
+) -> StudyConfig:
+    values = config.model_dump(exclude_unset=True)
+    if traces:
+        values["datasets"] = [{"path": str(each)} for each in traces]
+    if carbon is not None:
+        values["intensity"] = {"path": str(carbon)}
+    if seed is not None:
+        values["seed"] = seed
+    return StudyConfig.model_validate(values)
+
+
+def _read_hours(config: StudyConfig, span: Span | None = None) -> Intensity:
+    bounds = None
+    if span is not None:
+        bounds = pd.Timestamp(span[0], unit="s"), pd.Timestamp(span[1], unit="s")
+    return read_intensity(config.intensity.path, config.fleet.regions, span=bounds)
+
+
+def _span(raw: Sequence[Undated], hours: Intensity | None) -> Span:
+    """Epoch seconds that the intensity table covers, or has to."""
+    if hours is not None:
+        start = hours.start.timestamp()
+        return start, start + timeline.HOUR_S * len(hours.g_per_kwh)
+    known = [YEAR_2023] if any(np.isnan(each.timeline.start_s).any() for each in raw) else []
+    for each in raw:
+        start_s = each.timeline.start_s[~np.isnan(each.timeline.start_s)]
+        if len(start_s):
+            end_s = each.timeline.start_s + timeline.last_arrivals(each.timeline, each.lengths)
+            known.append((start_s.min(), np.nanmax(end_s) + timeline.HOUR_S))
+    if not known:
+        return YEAR_2023
+    begin, end = min(a for a, _ in known), max(b for _, b in known)
+    return begin // timeline.HOUR_S * timeline.HOUR_S, -(-end // timeline.HOUR_S) * timeline.HOUR_S
+
+
+def _policies(config: StudyConfig, world: World) -> tuple[dict[str, RouterParams], dict[str, str]]:
+    """The policies to compare, the baseline among them, and the axis fixed in some."""
+    wanted = list(config.policies or (*policies.PRESET_NAMES, *config.policy))
+    if config.baseline not in wanted:
+        wanted.append(config.baseline)
+    named, fixed = {}, {}
+    for name in wanted:
+        own = config.policy.get(name)
+        base = own.preset if own else name
+        params = policies.preset(base, world.fleet, quality_floor=config.quality_floor)
+        named[name] = _changed(params, own, config) if own else params
+        if base in policies.FIXED:
+            fixed[name] = policies.FIXED[base]
+    return named, fixed
+
+
+def _changed(params: RouterParams, own: PolicyConfig, config: StudyConfig) -> RouterParams:
+    masks = {
+        f"{axis}_allowed": np.isin(getattr(config.fleet, f"{axis}s"), allowed).astype(np.float32)
+        for axis in ("model", "gpu", "region")
+        if (allowed := getattr(own, f"{axis}s")) is not None
+    }
+    return params.replace(**own.changes(), **masks)
