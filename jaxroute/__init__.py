@@ -5,7 +5,7 @@ traces against a fleet of (model, GPU type, region) deployments and says how muc
 routing policy would have emitted.
 """
 
-from jaxroute.compare import compare
+from jaxroute.comparison import compare
 from jaxroute.errors import InputError
 from jaxroute.policies import (
     Observation,

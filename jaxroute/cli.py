@@ -9,7 +9,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from jaxroute import __version__
-from jaxroute.compare import run
+from jaxroute.comparison import run
 from jaxroute.errors import InputError
 from jaxroute.report.files import check_target, write
 from jaxroute.report.tables import console, show

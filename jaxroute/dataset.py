@@ -35,6 +35,7 @@ class Dataset:
       path, sha256: of the file.
       session_ids, hashes, lengths: `[S]`, with the turns of each session.
       columns: of the N turns, as `jaxroute.sessions.pack` takes them, but for the noise.
+      synthetic_times: whether the gaps between turns were drawn.
       notes: what was drawn or assumed, in words, for every output.
       seed, deployments: what the noise is keyed by.
       dtype: of the packed floats.
@@ -47,6 +48,7 @@ class Dataset:
     hashes: draws.Hashes
     lengths: NDArray[np.int64]
     columns: Mapping[str, NDArray]
+    synthetic_times: bool
     notes: tuple[str, ...]
     seed: int
     deployments: tuple[str, ...]
@@ -69,8 +71,8 @@ class Dataset:
             done = ends[cuts[-1] - 1] if cuts[-1] else 0
             cuts.append(max(int(np.searchsorted(ends, done + turns, side="right")), cuts[-1] + 1))
         parts = [slice(a, b) for a, b in itertools.pairwise(cuts)]
-        if len(parts) == 1:
-            yield parts[0], self.sessions
+        if len(parts) <= 1:
+            yield slice(0, len(ends)), self.sessions
             return
         rows = max(1, min(sessions.ROWS, turns // int(self.lengths.max(initial=1))))
         width = 0
@@ -187,6 +189,7 @@ def lay_on_calendar(
             "predicted_output_tokens": predicted,
             "quality": quality,
         },
+        synthetic_times=bool(frame["arrival_s"].isna().any()),
         notes=tuple(notes),
         seed=config.seed,
         deployments=deployments,
@@ -248,7 +251,8 @@ def _homes(
             mend = known_names(name, known)
             where = f"session {session}: home_region"
             raise input_error(path, where, shown(name), "a known region", mend)
-        return home.to_numpy(np.int64)
+        return np.array(home, np.int64)
     among = np.array([place[region] for region in config.fleet.regions], np.int64)
     drawn = draws.uniform(config.seed, "home", hashes)
-    return np.repeat(among[np.int64(drawn * len(among))], lengths)
+    drawn_home: NDArray[np.int64] = among[(drawn * len(among)).astype(np.int64)]
+    return np.repeat(drawn_home, lengths)

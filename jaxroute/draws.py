@@ -42,7 +42,7 @@ def _fold(key: jax.Array, words: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="count")
 def _bits(key: jax.Array, words: jax.Array, count: int) -> jax.Array:
-    return jax.vmap(lambda w: jax.random.bits(_fold(key, w), (count,)))(words)
+    return jax.vmap(lambda w: jax.random.bits(_fold(key, w), (count,), jnp.uint32))(words)
 
 
 def _words(hashes: Hashes, turns: NDArray[np.integer] | None) -> NDArray[np.uint32]:

@@ -48,14 +48,26 @@ def features(
     )
 
 
+def prefill_price_g(
+    params: "RouterParams", site: "Site", from_tokens: jax.Array, to_tokens: jax.Array
+) -> jax.Array:
+    """What a policy pays to prefill from one number of tokens up to another, g.
+
+    At this hour's intensity, weighted as the score weighs carbon, plus the price of its seconds.
+    """
+    energy_j, time_s = footprint.prefill(site.fleet, from_tokens, to_tokens)
+    carbon_g = footprint.operational_g(site.fleet, energy_j, time_s, site.kappa_g_per_kwh)
+    carbon_g += params.embodied_weight * footprint.embodied_g(site.fleet, time_s)
+    return params.carbon_weight * carbon_g + params.latency_price_g_per_s * time_s
+
+
 def rebuild_price_g(
     params: "RouterParams", obs: "Observation", i: jax.Array, here: "Site"
 ) -> jax.Array:
     """R_i: what the history costs at `i` if the session leaves now and comes back next turn, g.
 
-    The prefill from the tokens left there after the detour up to those a stay would leave, at this
-    hour's intensity, weighted as the score weighs carbon, plus the price of its seconds. `here` is
-    `i`'s entry of `obs.site`.
+    The prefill from the tokens left there after the detour up to those a stay would leave. `here`
+    is `i`'s entry of `obs.site`.
     """
     gap_s, knowledge = params.expected_gap_s, params.cache_knowledge
     assumed = params.assumed_hit * jnp.minimum(obs.prefix_tokens, obs.context_tokens)
@@ -68,10 +80,7 @@ def rebuild_price_g(
     history = obs.prompt_tokens + obs.predicted_output_tokens
     from_tokens = residency.blocks(jnp.minimum(left, history), obs.block_tokens)
     to_tokens = residency.blocks(jnp.minimum(stay, history), obs.block_tokens)
-    energy_j, time_s = footprint.prefill(here.fleet, from_tokens, to_tokens)
-    carbon_g = footprint.operational_g(here.fleet, energy_j, time_s, here.kappa_g_per_kwh)
-    carbon_g += params.embodied_weight * footprint.embodied_g(here.fleet, time_s)
-    return params.carbon_weight * carbon_g + params.latency_price_g_per_s * time_s
+    return prefill_price_g(params, here, from_tokens, to_tokens)
 
 
 def keeps(params: "RouterParams", obs: "Observation", i: jax.Array, j: jax.Array) -> jax.Array:

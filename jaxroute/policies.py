@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxroute import gate
-from jaxroute.numerics import first_min, masked_min, take
+from jaxroute import gate, residency
+from jaxroute.numerics import first_min, masked_min
 from jaxroute.world import Array, Fleet
 
 
@@ -262,22 +262,29 @@ router = Policy(init=lambda params: (), decide=_decide)
 """The least score behind the gate: every preset is this policy at a point of `RouterParams`."""
 
 
-def _ski_rental(params: RouterParams, regret_g: Array, obs: Observation) -> tuple[Array, Array]:
-    best = first_min(obs.score_g)
+def _ski_rental(params: RouterParams, rent_g: Array, obs: Observation) -> tuple[Array, Array]:
+    reusable = jnp.minimum(
+        obs.prefix_tokens, jnp.minimum(obs.context_tokens, obs.prompt_tokens - 1)
+    )
+    history = jnp.maximum(residency.blocks(reusable, obs.block_tokens), obs.cached_tokens)
+    rebuild_g = gate.prefill_price_g(params, obs.site, obs.cached_tokens, history)
+    settled_g = obs.score_g - rebuild_g
+    target = first_min(settled_g)
     here = jnp.maximum(obs.last, 0)
     can_stay = (obs.last >= 0) & obs.feasible[here]
-    regret_g = regret_g + jnp.where(can_stay, obs.score_g[here] - obs.score_g[best], 0)
-    rebuild_g = gate.rebuild_price_g(params, obs, here, take(obs.site, here))
-    moves = ~can_stay | (regret_g >= rebuild_g)
-    return jnp.where(moves, best, here), jnp.where(moves, 0, regret_g)
+    rent_g = rent_g + jnp.where(can_stay, settled_g[here] - settled_g[target], 0)
+    stays = can_stay & (rent_g < rebuild_g[target])
+    moved_to = jnp.where(can_stay, target, first_min(obs.score_g))
+    return jnp.where(stays, here, moved_to), jnp.where(stays, rent_g, 0)
 
 
 ski_rental = Policy(init=lambda params: jnp.zeros_like(params.carbon_weight), decide=_ski_rental)
 """Rent until the rents have cost as much as buying: a worked example of `Policy`.
 
-The session stays where its cache is while the gains it forwent there, summed since its last move,
-are less than the price of rebuilding its history; then it moves to the cheapest deployment. The
-break-even rule of the ski-rental problem is 2-competitive (Karlin et al., 1988).
+The rent of a turn is what it costs more here than at the deployment that would be cheapest if the
+history were cached everywhere; to buy is to rebuild the history there. The session moves as soon as
+the rents since its last move reach that price: the break-even rule of the ski-rental problem, which
+never costs more than twice the best plan for a single move (Karlin et al., Algorithmica 3, 1988).
 """
 
 

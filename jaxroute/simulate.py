@@ -147,12 +147,10 @@ def observe(
     prompt = turn.prefix_tokens + turn.new_tokens
     is_last = jnp.arange(fleet.model.shape[0], dtype=jnp.int32) == state.last
 
-    idle_s = jnp.maximum(turn.gap_s - state.last_used_s, 0)
-    age_s = jnp.maximum(turn.gap_s - jnp.maximum(state.last_used_s, 0), 0)
-    alive = residency.alive(
+    alive, idle_s = residency.alive(
         state.resident_tokens,
-        age_s,
-        idle_s,
+        turn.gap_s,
+        state.last_used_s,
         is_last,
         ttl_s=site.ttl_s,
         decay_s=site.decay_s,
@@ -315,7 +313,7 @@ def replay(
 ) -> tuple[Totals, Trace]:
     """The scan behind `evaluate`, unjitted: totals `[S]` and the turn-by-turn trace `[R, T]`."""
     dtype = world.fleet.pre_j.dtype
-    params, sessions = cast(params, dtype), cast(sessions, dtype)
+    params, sessions, world = jax.tree.map(jnp.asarray, cast((params, sessions, world), dtype))
     rows = sessions.turns.valid.shape[0]
     allowed = policies.allowed(params, world.fleet)
     one_turn = jax.vmap(functools.partial(step, params, policy, world, allowed))

@@ -14,6 +14,7 @@ from jaxroute.dataset import Dataset, Undated
 from jaxroute.load.carbon import TYPICAL_DAY, Intensity, read_intensity
 from jaxroute.load.files import sha256
 from jaxroute.load.fleet import build_world, fleet_table
+from jaxroute.load.toml import validate
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions
 from jaxroute.timeline import Span
@@ -130,7 +131,7 @@ def _override(
         values["intensity"] = {"path": str(carbon)}
     if seed is not None:
         values["seed"] = seed
-    return StudyConfig.model_validate(values)
+    return validate(values, StudyConfig, "options")
 
 
 def _read_hours(config: StudyConfig, span: Span | None = None) -> Intensity:

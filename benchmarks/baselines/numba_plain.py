@@ -5,6 +5,7 @@ every core, no cleverness. It shares no code with the engine and computes the sa
 `jaxroute.reference`): all filters, the gate and its features, retention, time bins and fallbacks.
 """
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import numpy as np

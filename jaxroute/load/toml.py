@@ -80,11 +80,22 @@ def read_toml(path: str | Path, section: type[S], context: dict[str, Any] | None
         raise input_error(path, place.rstrip(")"), f"a syntax error ({problem})", "TOML") from error
     except (OSError, ValueError, RecursionError) as error:
         raise input_error(path, "", str(error)[:200], "TOML in UTF-8") from error
+    folder = file.absolute().parent
+    return validate(data, section, str(path), {**(context or {}), "folder": folder})
+
+
+def validate(
+    data: dict[str, Any], section: type[S], source: str, context: dict[str, Any] | None = None
+) -> S:
+    """Checks values as a `section`; errors name `source` as the file they come from.
+
+    Raises:
+      InputError: as `read_toml`.
+    """
     try:
-        folder = file.absolute().parent
-        return section.model_validate(data, context={**(context or {}), "folder": folder})
+        return section.model_validate(data, context=context)
     except ValidationError as error:
-        raise _first(str(path), error.errors(include_url=False)) from error
+        raise _first(source, error.errors(include_url=False)) from error
 
 
 def _first(file: str, errors: Sequence[ErrorDetails]) -> InputError:

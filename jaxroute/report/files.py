@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from jaxroute.compare import Comparison
+from jaxroute.comparison import Comparison
 from jaxroute.load.messages import input_error
 from jaxroute.report.tables import notes
 from jaxroute.study import Study

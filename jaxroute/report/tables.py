@@ -7,7 +7,7 @@ import rich.box
 from rich.console import Console
 from rich.table import Table
 
-from jaxroute.compare import Comparison
+from jaxroute.comparison import Comparison
 from jaxroute.study import Study
 
 PLAIN_WIDTH = 200
@@ -41,10 +41,12 @@ def console(*, stderr: bool = False) -> Console:
 
 def show(study: Study, comparison: Comparison, out: Console) -> None:
     """Prints a table for each dataset and retention, then what a reader has to know."""
+    synthetic = {each.label for each in study.datasets if each.synthetic_times}
     for (dataset, retention), rows in comparison.summary.groupby(
         ["dataset", "retention"], sort=False
     ):
-        title = f"{dataset}, caches: {retention}"
+        times = " (synthetic times)" if dataset in synthetic else ""
+        title = f"{dataset}{times}, caches: {retention}"
         marked = list(_marked(rows.to_dict("records"), study.config.baseline))
         table = _table(title, marked, list(COLUMNS))
         if out.measure(table).maximum > out.width:

@@ -1,0 +1,124 @@
+"""The rival of the benchmark computes what the oracle does, and the benchmark runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tolerances
+from bridge import oracle_params, oracle_world
+from oracle_check import RETENTIONS, presets
+
+from jaxroute import reference
+from jaxroute.policies import PRESET_NAMES, RouterParams
+from jaxroute.simulate import FIELDS
+from jaxroute.study import load_study
+from jaxroute.world import Retention
+
+pytest.importorskip("numba")
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+from baselines import numba_plain  # noqa: E402
+
+SESSIONS = 40
+TOTALS = tolerances.TOTALS["float32"]
+NEAR = {
+    "margin": tolerances.MARGIN["float32"],
+    "gate_margin": tolerances.MARGIN["float32"],
+    "edge_tokens": tolerances.EDGE_TOKENS["float32"],
+    "ttl_edge_s": 1e-2,
+}
+EXCUSED = 1
+
+
+@pytest.fixture(scope="module")
+def study():
+    return load_study()
+
+
+@pytest.fixture(scope="module")
+def turns(study):
+    return numba_plain.flatten(study.datasets[0])
+
+
+def sample(turns):
+    """Sessions of every length: number, first turn, end, and the oracle's form."""
+    lengths = np.diff(turns.offset)
+    ranks = np.linspace(0, len(lengths) - 1, SESSIONS).astype(int)
+    found = []
+    for session in np.argsort(lengths, kind="stable")[ranks]:
+        begin, end = turns.offset[session : session + 2]
+        columns = {name: getattr(turns, name)[begin:end] for name in turns._fields[1:]}
+        columns["arrival_s"] = np.cumsum(columns.pop("gap_s"), dtype=float)
+        found.append((session, begin, end, columns))
+    return found
+
+
+def check(params, turns, world):
+    """Holds decisions and totals to the oracle, on the sampled sessions."""
+    totals, decisions = numba_plain.replay(params, turns, world, world.retention)
+    plain_world, plain_params = oracle_world(world), oracle_params(params)
+    excused = 0
+    for session, begin, end, columns in sample(turns):
+        oracle = reference.replay(plain_world, columns, plain_params)
+        expected = [oracle.totals[field] for field in FIELDS]
+        differs = decisions[begin:end] != oracle.decision
+        same_sums = np.allclose(totals[session], expected, rtol=TOTALS, atol=1e-15)
+        if same_sums and not differs.any():
+            continue
+        first = np.argmax(differs) if differs.any() else end - begin - 1
+        near = [(getattr(oracle, edge)[: first + 1] < least).any() for edge, least in NEAR.items()]
+        assert any(near), f"session {session}: {totals[session]}, expected {expected}"
+        excused += 1
+    assert excused <= EXCUSED
+
+
+@pytest.mark.parametrize("label", RETENTIONS)
+@pytest.mark.parametrize("name", PRESET_NAMES)
+def test_plain_loop_agrees_with_the_oracle(study, turns, name, label):
+    check(presets(study)[name], turns, study.world.replace(retention=RETENTIONS[label]))
+
+
+@pytest.mark.parametrize("strength", [0.5, 2.0])
+def test_every_price_filter_and_feature_agrees_with_the_oracle(study, turns, strength):
+    """Also waits and retentions by the time of day, and contexts halved every third turn."""
+    params = RouterParams().replace(
+        carbon_weight=0.8,
+        embodied_weight=1.5,
+        latency_price_g_per_s=1e-4,
+        quality_price_g=0.02,
+        switch_price_g=1e-4,
+        intensity_price=1e-5,
+        rtt_price_g_per_s=0.01,
+        size_price_g_per_b=1e-5,
+        noise_price_g=1e-3,
+        cache_knowledge=0.7,
+        assumed_hit=0.4,
+        quality_floor=0.5,
+        quality_slack=0.3,
+        ttft_slo_s=0.3,
+        gate_strength=strength,
+        gate_weights=[1.0, 0.5, -0.5, 20.0, 0.3, -0.2, 1.0, 2.0],
+        hysteresis=0.02,
+        expected_gap_s=90.0,
+    )
+    deployments = len(study.deployments)
+    hourly = Retention(
+        ttl_s=np.linspace(100, 2400, 24, dtype=np.float32)[:, None],
+        decay_s=np.linspace(300, 3000, deployments, dtype=np.float32)[None],
+        drop_on_leave=np.float32(0),
+    )
+    wait_s = np.linspace(0, 0.2, 96 * deployments, dtype=np.float32).reshape(96, deployments)
+    world = study.world.replace(retention=hourly, wait_s=wait_s)
+    third = np.arange(len(turns.gap_s)) % 3 == 0
+    prefix = np.where(third, np.floor(turns.prefix_tokens / 2), turns.prefix_tokens)
+    check(params, turns._replace(prefix_tokens=prefix), world)
+
+
+def test_benchmark_runs_and_prints_the_ratio():
+    command = [sys.executable, str(BENCHMARKS / "compare.py"), "--sessions", "50"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"ratio engine/numba: \d+\.\d+", done.stdout.splitlines()[-1])
