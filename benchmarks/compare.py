@@ -50,9 +50,8 @@ def report(sessions: int | None) -> None:
     engine, numba = (run_alone(name, sessions) for name in ENGINES)
     packages = ("jaxroute", "jax", "jaxlib", "numpy", "numba")
     versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
-    print(
-        f"device    {engine['device']}; {processor()}, {os.cpu_count()} cores, load {load:.1f} before"
-    )
+    machine = f"{processor()}, {os.cpu_count()} cores, load {load:.1f} before"
+    print(f"device    {engine['device']}; {machine}")
     print(f"versions  python {platform.python_version()}, {', '.join(versions)}")
     print(f"date      {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC")
     print(f"sizes     {engine['sizes']}\n")
@@ -151,7 +150,7 @@ def measure(engine: Callable[..., dict[str, Any]], sessions: int | None) -> dict
     """Loads the default study and runs it: sizes, seconds, MiB and grams `[retention, policy]`."""
     import jax
 
-    from jaxroute.compare import settings
+    from jaxroute.comparison import settings
     from jaxroute.study import load_study
 
     study = load_study()
@@ -207,13 +206,13 @@ def run_engine(study: Any, dataset: Any, params: list[Any]) -> dict[str, Any]:
     """`jaxroute.simulate.evaluate_grid`: one call for all settings."""
     import jax
 
-    from jaxroute import policies, simulate
+    from jaxroute import simulate, stack
 
     inputs = (
-        policies.stack(params),
+        stack(params),
         dataset.sessions,
         study.world,
-        policies.stack(study.retentions.values()),
+        stack(study.retentions.values()),
     )
     compiled, compile_s = timed(lambda: simulate.evaluate_grid.lower(*inputs).compile())
     (totals, _trace), run_s = repeated(lambda: jax.block_until_ready(compiled(*inputs)))

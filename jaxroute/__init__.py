@@ -5,18 +5,11 @@ traces against a fleet of (model, GPU type, region) deployments and says how muc
 routing policy would have emitted.
 """
 
+from jaxroute.catalogue import preset, presets
 from jaxroute.comparison import compare
 from jaxroute.errors import InputError
-from jaxroute.policies import (
-    Observation,
-    Policy,
-    RouterParams,
-    preset,
-    presets,
-    router,
-    ski_rental,
-    stack,
-)
+from jaxroute.numerics import stack
+from jaxroute.policies import Observation, Policy, RouterParams, router, ski_rental
 from jaxroute.sessions import Sessions, Turn
 from jaxroute.simulate import Totals, Trace, evaluate
 from jaxroute.study import Study, load_study

@@ -8,8 +8,9 @@ import jax
 import numpy as np
 import pandas as pd
 
-from jaxroute import policies, simulate, stats
+from jaxroute import catalogue, simulate, stats
 from jaxroute.dataset import Dataset
+from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
 from jaxroute.study import Study
 
@@ -82,7 +83,7 @@ def run(study: Study, report: Report = lambda step: None) -> Comparison:
 
 def settings(study: Study) -> list[Setting]:
     """The policies; for each axis that one of them fixes, `fair_carbon` and it at every index."""
-    fair = policies.preset(
+    fair = catalogue.preset(
         "fair_carbon", study.world.fleet, quality_floor=study.config.quality_floor
     )
     sizes = {
@@ -97,7 +98,7 @@ def settings(study: Study) -> list[Setting]:
                 name,
                 axis,
                 index,
-                params.replace(**{mask: getattr(params, mask) * policies.only(index, size)}),
+                params.replace(**{mask: getattr(params, mask) * catalogue.only(index, size)}),
             )
             for size in [sizes[axis]]
             for index in range(size)
@@ -114,8 +115,8 @@ def settings(study: Study) -> list[Setting]:
 
 def _replay(study: Study, dataset: Dataset, report: Report) -> stats.Outcome:
     rows = settings(study)
-    params = policies.stack(row.params for row in rows)
-    retentions = policies.stack(study.retentions.values())
+    params = stack(row.params for row in rows)
+    retentions = stack(study.retentions.values())
     deployments = len(study.deployments)
     shape = (len(study.retentions), len(rows), len(dataset.lengths))
     totals = {name: np.zeros(shape, np.float32) for name in simulate.FIELDS}

@@ -210,7 +210,7 @@ class StudyConfig(Section):
     def _refuse_unknown_names(self, info: ValidationInfo) -> "StudyConfig":
         presets: Collection[str] | None = (info.context or {}).get("presets")
         if presets is None:
-            from jaxroute.policies import PRESET_NAMES  # late: it imports JAX
+            from jaxroute.catalogue import PRESET_NAMES  # late: it imports JAX
 
             presets = PRESET_NAMES
         for name, policy in self.policy.items():

@@ -23,7 +23,7 @@ def name_hashes(names: Iterable[str]) -> Hashes:
     """64-bit hashes of names, `[N]` (BLAKE2b).
 
     >>> name_hashes(["a"])
-    array([14571610188223889889], dtype=uint64)
+    array([3405396810240292928], dtype=uint64)
     """
     digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)

@@ -1,7 +1,7 @@
 """Routing policies: points in a parameter space, and functions of one's own."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -286,100 +286,3 @@ history were cached everywhere; to buy is to rebuild the history there. The sess
 the rents since its last move reach that price: the break-even rule of the ski-rental problem, which
 never costs more than twice the best plan for a single move (Karlin et al., Algorithmica 3, 1988).
 """
-
-
-def logit(probability: float) -> float:
-    """`log(p / (1 - p))`: the gate bias of a constant `p_back`."""
-    return float(np.log(probability) - np.log1p(-probability))
-
-
-def only(index: int, size: int) -> np.ndarray:
-    """A mask `[size]` that allows one index.
-
-    >>> only(1, 3)
-    array([0., 1., 0.], dtype=float32)
-    """
-    return np.eye(size, dtype=np.float32)[index]
-
-
-_GATED = {"gate_strength": 1.0, "gate_bias": logit(0.35)}
-_BLIND = {"cache_knowledge": 0.0, "assumed_hit": 0.0}
-_TIE = {"carbon_weight": 1e-3}
-
-_DIFFERENCES: dict[str, dict[str, float]] = {
-    "carbon_router": _GATED,
-    "carbon_router_no_gate": {},
-    "carbon_router_fixed_model": _GATED,
-    "carbon_router_fixed_gpu": _GATED,
-    "carbon_router_fixed_region": _GATED,
-    "fair_carbon": _BLIND,
-    "fair_carbon_new_only": {"cache_knowledge": 0.0, "assumed_hit": 1.0},
-    "sticky": _BLIND | {"always_stay": 1.0},
-    "hysteresis": {"hysteresis": 0.1},
-    "nearest": _TIE | {"rtt_price_g_per_s": 1.0},
-    "cleanest_region": _TIE | {"intensity_price": 1.0},
-    "smallest_model": {},
-    "largest_model": {},
-    "best_quality": _TIE | {"quality_price_g": 1.0},
-    "lowest_latency": _TIE | {"latency_price_g_per_s": 1.0},
-    "random": {"carbon_weight": 0.0, "noise_price_g": 1.0},
-}
-
-PRESET_NAMES = tuple(_DIFFERENCES)
-
-FIXED = {
-    "carbon_router_fixed_model": "model",
-    "carbon_router_fixed_gpu": "gpu",
-    "carbon_router_fixed_region": "region",
-}
-"""Presets masked to the one index with the least `fair_carbon` carbon on a dataset."""
-
-UNFLOORED = ("smallest_model", "largest_model")
-"""Presets without a quality floor."""
-
-
-def preset(name: str, fleet: Fleet | None = None, *, quality_floor: float = 0.6) -> RouterParams:
-    """A named point of the parameter space.
-
-    Args:
-      name: one of `PRESET_NAMES`. `fair_carbon` is our reconstruction of a cache-blind router with
-        the same action space, from one sentence of the CarbonRouter abstract (arXiv 2610.35230).
-        The three of `FIXED` come without their mask, which depends on a dataset.
-      fleet: needed by `smallest_model` and `largest_model`, which mask all models but one.
-      quality_floor: applies to every preset but those two, so that none wins by lowering quality.
-
-    Raises:
-      ValueError: unknown name, or a preset that needs a fleet without one.
-
-    >>> preset("hysteresis").hysteresis
-    np.float32(0.1)
-    """
-    if name not in _DIFFERENCES:
-        raise ValueError(f"unknown preset {name!r}; known: {', '.join(PRESET_NAMES)}")
-    params = RouterParams().replace(quality_floor=quality_floor, **_DIFFERENCES[name])
-    if name not in UNFLOORED:
-        return params
-    if fleet is None:
-        raise ValueError(f"preset {name!r} needs a fleet: preset({name!r}, world.fleet)")
-    models, sizes_b = np.asarray(fleet.model), np.asarray(fleet.params_b)
-    chosen = sizes_b.argmin() if name == "smallest_model" else sizes_b.argmax()
-    mask = only(models[chosen], models.max() + 1)
-    return params.replace(quality_floor=0.0, model_allowed=mask)
-
-
-presets: dict[str, RouterParams] = {
-    name: preset(name) for name in PRESET_NAMES if name not in (*FIXED, *UNFLOORED)
-}
-"""The presets that depend on no fleet and no dataset, at the default quality floor of 0.6."""
-
-
-def stack(trees: Iterable[Any]) -> Any:
-    """Several pytrees of one structure as a batch `[P, ...]` for `jax.vmap`; leaves broadcast.
-
-    >>> stack([presets["carbon_router"], presets["hysteresis"]]).hysteresis
-    array([0. , 0.1], dtype=float32)
-    """
-    rows = list(trees)
-    leaves = zip(*(jax.tree.leaves(row) for row in rows), strict=True)
-    stacked = [np.stack(np.broadcast_arrays(*leaf)) for leaf in leaves]
-    return jax.tree.unflatten(jax.tree.structure(rows[0]), stacked)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import DTypeLike
 
-from jaxroute import dataset, policies, timeline
+from jaxroute import catalogue, dataset, timeline
 from jaxroute.config import PolicyConfig, StudyConfig, read_config
 from jaxroute.dataset import Dataset, Undated
 from jaxroute.load.carbon import TYPICAL_DAY, Intensity, read_intensity
@@ -36,7 +36,7 @@ class Study:
       datasets: the traces, in order.
       world: the fleet and its grids, with the first retention.
       retentions: by label.
-      policies: by name, those to compare; the presets of `jaxroute.policies.FIXED`, and policies
+      policies: by name, those to compare; the presets of `jaxroute.catalogue.FIXED`, and policies
         derived from them, still without the mask that depends on a dataset.
       fixed: of these policies, the axis (model, gpu or region) to be fixed.
       deployments: one row each, as `jaxroute.load.fleet.fleet_table`.
@@ -160,17 +160,17 @@ def _span(raw: Sequence[Undated], hours: Intensity | None) -> Span:
 
 def _policies(config: StudyConfig, world: World) -> tuple[dict[str, RouterParams], dict[str, str]]:
     """The policies to compare, the baseline among them, and the axis fixed in some."""
-    wanted = list(config.policies or (*policies.PRESET_NAMES, *config.policy))
+    wanted = list(config.policies or (*catalogue.PRESET_NAMES, *config.policy))
     if config.baseline not in wanted:
         wanted.append(config.baseline)
     named, fixed = {}, {}
     for name in wanted:
         own = config.policy.get(name)
         base = own.preset if own else name
-        params = policies.preset(base, world.fleet, quality_floor=config.quality_floor)
+        params = catalogue.preset(base, world.fleet, quality_floor=config.quality_floor)
         named[name] = _changed(params, own, config) if own else params
-        if base in policies.FIXED:
-            fixed[name] = policies.FIXED[base]
+        if base in catalogue.FIXED:
+            fixed[name] = catalogue.FIXED[base]
     return named, fixed
 
 

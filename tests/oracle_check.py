@@ -9,8 +9,9 @@ import numpy as np
 import tolerances
 from bridge import oracle_params, oracle_sessions, oracle_world, places_of
 
-from jaxroute import policies, reference, simulate
+from jaxroute import catalogue, reference, simulate
 from jaxroute.dataset import Dataset
+from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
 from jaxroute.study import Study
 from jaxroute.world import Retention, cast
@@ -31,7 +32,7 @@ def presets(study: Study) -> dict[str, RouterParams]:
     for name, params in study.policies.items():
         if (axis := study.fixed.get(name)) is not None:
             size = int(getattr(study.world.fleet, axis).max()) + 1
-            params = params.replace(**{f"{axis}_allowed": policies.only(FIXED_AT[axis], size)})
+            params = params.replace(**{f"{axis}_allowed": catalogue.only(FIXED_AT[axis], size)})
         out[name] = params
     return out
 
@@ -76,7 +77,7 @@ def check(study: Study, dataset: Dataset, retention: Retention) -> dict[str, flo
     named = presets(study)
     sessions = dataset.sessions
     totals, trace = simulate.evaluate_grid(
-        policies.stack(named.values()), sessions, world, policies.stack([world.retention])
+        stack(named.values()), sessions, world, stack([world.retention])
     )
     totals, trace = jax.tree.map(lambda x: np.asarray(x, np.float64)[0], (totals, trace))
     places, plain_world = places_of(sessions), oracle_world(world)

@@ -12,7 +12,8 @@ from bridge import oracle_params, oracle_world
 from oracle_check import RETENTIONS, presets
 
 from jaxroute import reference
-from jaxroute.policies import PRESET_NAMES, RouterParams
+from jaxroute.catalogue import PRESET_NAMES
+from jaxroute.policies import RouterParams
 from jaxroute.simulate import FIELDS
 from jaxroute.study import load_study
 from jaxroute.world import Retention

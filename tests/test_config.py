@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxroute import catalogue, gate, policies
 from jaxroute.config import GATE_FEATURES, PolicyConfig, StudyConfig, read_config
 from jaxroute.errors import InputError
 from jaxroute.load.files import package_file
@@ -42,9 +43,7 @@ def test_the_two_copies_of_the_default_study_are_identical():
 
 
 def test_presets_and_parameters_are_those_of_the_router():
-    policies = pytest.importorskip("jaxroute.policies")
-    gate = pytest.importorskip("jaxroute.gate")
-    assert read_config() == read_config(presets=policies.PRESET_NAMES)
+    assert read_config() == read_config(presets=catalogue.PRESET_NAMES)
     fields = {field.name for field in dataclasses.fields(policies.RouterParams)}
     masks = {"model_allowed", "gpu_allowed", "region_allowed"}
     own = {"preset", "models", "gpus", "regions"}

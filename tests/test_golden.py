@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from bridge import engine_params, engine_sessions, engine_world, places_of
 
-from jaxroute import policies
+from jaxroute.numerics import stack
 from jaxroute.simulate import evaluate
 
 CASES = golden_cases.load()
@@ -35,7 +35,7 @@ def _alike(trees, fills=None):
             ]
         )
     structure = jax.tree.structure(trees[0])
-    return policies.stack(jax.tree.unflatten(structure, leaves) for leaves in padded)
+    return stack(jax.tree.unflatten(structure, leaves) for leaves in padded)
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ from bridge import engine_params, engine_sessions, engine_world, places_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxroute import policies, simulate
-from jaxroute.policies import logit
+from jaxroute import simulate
+from jaxroute.catalogue import logit
+from jaxroute.numerics import stack
 from jaxroute.simulate import FIELDS, evaluate
 from jaxroute.world import Retention
 
@@ -133,8 +134,8 @@ def test_a_decision_on_every_turn_with_a_feasible_deployment():
         for name in ("noise_price_g", "rtt_price_g_per_s", "intensity_price", "quality_price_g")
     ]
     rows += [engine_params(worlds.params(quality_slack=0.0)), GATED]
-    grid = policies.stack(rows)
-    _, trace = simulate.evaluate_grid(grid, packed, ENGINE_WORLD, policies.stack(RETENTIONS))
+    grid = stack(rows)
+    _, trace = simulate.evaluate_grid(grid, packed, ENGINE_WORLD, stack(RETENTIONS))
     decision = np.asarray(trace.decision)
     for place, session in zip(places_of(packed), sessions, strict=True):
         prompt = session["prefix_tokens"] + np.maximum(session["new_tokens"], 1)

@@ -14,8 +14,8 @@ import pytest
 import worlds
 from bridge import engine_params, engine_sessions, engine_world
 
-from jaxroute import policies, simulate
-from jaxroute.policies import logit, preset
+from jaxroute import observe, policies, simulate
+from jaxroute.catalogue import logit, preset, presets
 from jaxroute.simulate import evaluate
 
 RNG = np.random.default_rng(5)
@@ -30,22 +30,22 @@ def test_one_trace_however_many_values_are_tried():
     run = jax.jit(functools.partial(traced, policy=policies.router))
     worlds_tried = [WORLD, WORLD.replace(block_tokens=np.float32(1), pue=WORLD.pue * 2)]
     for world in worlds_tried:
-        for name in policies.presets:
-            run(policies.presets[name], SESSIONS, world)
+        for name in presets:
+            run(presets[name], SESSIONS, world)
         for strength in (0.0, 0.5, 2.0):
             run(PARAMS.replace(gate_strength=strength, quality_floor=0.3), SESSIONS, world)
 
 
 def test_evaluate_compiles_once_for_every_preset():
     before = evaluate._cache_size()
-    for name in policies.presets:
-        evaluate(policies.presets[name], SESSIONS, WORLD)
+    for name in presets:
+        evaluate(presets[name], SESSIONS, WORLD)
     assert evaluate._cache_size() <= before + 1
 
 
 def test_nothing_is_weakly_typed():
     assert not any(jnp.asarray(leaf).weak_type for leaf in jax.tree.leaves(PARAMS))
-    opened = jax.eval_shape(lambda: simulate.opening(PARAMS, policies.router, 3, jnp.float32))
+    opened = jax.eval_shape(lambda: observe.opening(PARAMS, policies.router, 3, jnp.float32))
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(opened))
     jaxpr = jax.make_jaxpr(lambda p: simulate.replay(p, SESSIONS, WORLD, policy=policies.router))
     scans = [eqn for eqn in jaxpr(PARAMS).eqns if eqn.primitive.name == "scan"]
