@@ -74,11 +74,10 @@ def compare(
     ) as progress:
         task = progress.add_task("read", total=None)
         loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
-        steps = 3 * len(loaded.datasets)
-        progress.update(task, total=steps)
+        progress.update(task, total=1.0)
 
-        def report(step: str) -> None:
-            progress.update(task, description=step, advance=1)
+        def report(step: str, share: float) -> None:
+            progress.update(task, description=step, completed=share)
 
         outcome = run(loaded, report)
         if out is not None:

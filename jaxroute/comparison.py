@@ -14,7 +14,8 @@ from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
 from jaxroute.study import Study
 
-Report = Callable[[str], None]
+Report = Callable[[str, float], None]
+"""Told what is being done, and the share of all turns that is done."""
 
 _REFERENCE = "fair_carbon, masked"
 """Rows that only serve to choose the index of an axis."""
@@ -63,15 +64,20 @@ def compare(study: Study) -> pd.DataFrame:
     return run(study).summary
 
 
-def run(study: Study, report: Report = lambda step: None) -> Comparison:
-    """As `compare`, with every table. `report` is told what is being done."""
+def run(study: Study, report: Report = lambda step, share: None) -> Comparison:
+    """As `compare`, with every table."""
     tables: dict[str, list[pd.DataFrame]] = {
         name: [] for name in ("summary", "by_length", "shares", "sessions")
     }
     fixed, compile_s, replay_s = {}, 0.0, 0.0
-    for dataset in study.datasets:
-        outcome = _replay(study, dataset, report)
-        report(f"{dataset.label}: bootstrap")
+    turns = [int(dataset.lengths.sum()) for dataset in study.datasets]
+    for n, dataset in enumerate(study.datasets):
+
+        def within(step: str, done: int, before: int = sum(turns[:n]), name: str = dataset.label):
+            report(f"{name}: {step}", (before + done) / max(sum(turns), 1))
+
+        outcome = _replay(study, dataset, within)
+        within("bootstrap", turns[n])
         for name, table in stats.tables(study, dataset, outcome).items():
             tables[name].append(table)
         fixed[dataset.label] = outcome.fixed
@@ -113,7 +119,7 @@ def settings(study: Study) -> list[Setting]:
     return rows
 
 
-def _replay(study: Study, dataset: Dataset, report: Report) -> stats.Outcome:
+def _replay(study: Study, dataset: Dataset, report: Callable[[str, int], None]) -> stats.Outcome:
     rows = settings(study)
     params = stack(row.params for row in rows)
     retentions = stack(study.retentions.values())
@@ -126,12 +132,12 @@ def _replay(study: Study, dataset: Dataset, report: Report) -> stats.Outcome:
     for part, sessions in dataset.blocks():
         began = time.perf_counter()
         if compiled is None:
-            report(f"{dataset.label}: compile")
+            report("compile", 0)
             compiled = simulate.evaluate_grid.lower(
                 params, sessions, study.world, retentions
             ).compile()
             compile_s = time.perf_counter() - began
-            report(f"{dataset.label}: replay")
+            report("replay", 0)
             began = time.perf_counter()
         sums, trace = jax.block_until_ready(compiled(params, sessions, study.world, retentions))
         replay_s += time.perf_counter() - began
@@ -140,6 +146,7 @@ def _replay(study: Study, dataset: Dataset, report: Report) -> stats.Outcome:
         counted = stats.by_deployment(
             np.asarray(trace.decision), np.asarray(trace.carbon_g), deployments
         )
+        report("replay", int(dataset.lengths[: part.stop].sum()))
         turns += counted[0]
         carbon_g += counted[1]
 

@@ -24,7 +24,7 @@ COLUMNS = {
     "rebuilt Mtok": lambda row: f"{row['rebuilt_tokens'] / 1e6:.1f}",
 }
 
-NARROW = 4
+NARROW = 3
 """Columns shown where the terminal has no room for all."""
 
 WORSE = 0.01
@@ -49,7 +49,8 @@ def show(study: Study, comparison: Comparison, out: Console) -> None:
         title = f"{dataset}{times}, caches: {retention}"
         marked = list(_marked(rows.to_dict("records"), study.config.baseline))
         table = _table(title, marked, list(COLUMNS))
-        if out.measure(table).maximum > out.width:
+        roomy = out.options.update(width=PLAIN_WIDTH, max_width=PLAIN_WIDTH)
+        if out.measure(table, options=roomy).maximum > out.width:
             table = _table(f"{title} (more in a wider terminal)", marked, list(COLUMNS)[:NARROW])
         out.print(table)
     for line in notes(study, comparison):
@@ -58,7 +59,7 @@ def show(study: Study, comparison: Comparison, out: Console) -> None:
 
 def _table(title: str, rows: list[dict[str, Any]], columns: list[str]) -> Table:
     table = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("policy", overflow="fold")
+    table.add_column("policy", no_wrap=True)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:

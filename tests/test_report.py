@@ -1,0 +1,71 @@
+"""What a terminal and a pipe get to see."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+import jaxroute as jr
+from jaxroute import comparison
+from jaxroute.report import tables
+from jaxroute.report.files import whole_directory
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    path = tmp_path_factory.mktemp("traces") / "mine.csv"
+    path.write_text(
+        "session_id,turn,arrival_s,input_tokens,output_tokens\n"
+        "a,0,0,1200,300\na,1,40,30,200\nb,0,0,900000,5\n"
+    )
+    study = jr.load_study(traces=[path])
+    return study, comparison.run(study)
+
+
+@pytest.mark.parametrize(("width", "columns"), [(80, 3), (140, 8)])
+def test_tables_fit_the_terminal_with_every_policy_named(outcome, width, columns):
+    out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    tables.show(*outcome, out)
+    printed = out.file.getvalue()
+    assert "…" not in printed
+    assert max(map(len, printed.splitlines())) <= width
+    for policy in outcome[0].policies:
+        assert sum(f" {policy} " in line for line in printed.splitlines()) >= 3
+    header = next(line for line in printed.splitlines() if line.startswith(" policy"))
+    for n, name in enumerate(tables.COLUMNS):
+        assert (name in header) == (n < columns)
+
+
+def test_a_pipe_gets_every_column_and_no_escapes(outcome, monkeypatch, capsys):
+    tables.show(*outcome, tables.console())
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert all(name in printed for name in tables.COLUMNS)
+
+
+def test_progress_is_told_up_to_the_end(outcome):
+    told = []
+    comparison.run(outcome[0], lambda step, share: told.append((step, share)))
+    assert told[0] == ("mine: compile", 0.0)
+    assert [share for _, share in told] == sorted(share for _, share in told)
+    assert told[-1] == ("mine: bootstrap", 1.0)
+
+
+def test_unserved_turns_are_said(outcome):
+    notes = list(tables.notes(*outcome))
+    assert any("3 turns, of which 1 (33.33%) unserved" in note for note in notes)
+    assert any("no model reaches the quality floor" in note for note in notes)
+
+
+def test_a_directory_is_written_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "deep" / "out"
+    with pytest.raises(RuntimeError), whole_directory(target) as fresh:
+        (fresh / "half").write_text("x")
+        raise RuntimeError
+    assert list((tmp_path / "deep").iterdir()) == []
+    with whole_directory(target) as fresh:
+        (fresh / "run.json").write_text("{}")
+    with whole_directory(target) as fresh:
+        (fresh / "run.json").write_text("{1}")
+    assert (target / "run.json").read_text() == "{1}"
+    assert [path.name for path in target.parent.iterdir()] == ["out"]
