@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -170,10 +171,25 @@ def step(
     return left, (totals, trace)
 
 
+def _check_shapes(sessions: Sessions, world: World) -> None:
+    """Refuses sessions that were packed for another fleet, and tables that do not fit together."""
+    turns, fleet = sessions.turns, jax.tree.leaves(world.fleet)
+    deployments, regions = world.fleet.model.shape[0], world.pue.shape[0]
+    chex.assert_equal_shape(fleet)
+    chex.assert_rank(fleet, 1)
+    chex.assert_shape([world.intensity_g_per_kwh, world.rtt_s], (None, regions))
+    flat = [leaf for leaf in jax.tree.leaves(turns) if leaf.ndim < 3]
+    chex.assert_rank(flat, 2)
+    chex.assert_equal_shape(flat)
+    chex.assert_shape(turns.noise, (*turns.valid.shape, deployments))
+    chex.assert_shape(turns.quality, (*turns.valid.shape, None))
+
+
 def replay(
     params: RouterParams, sessions: Sessions, world: World, *, policy: Policy
 ) -> tuple[Totals, Trace]:
     """The scan behind `evaluate`, unjitted: totals `[S]` and the turn-by-turn trace `[R, T]`."""
+    _check_shapes(sessions, world)
     dtype = world.fleet.pre_j.dtype
     params, sessions, world = jax.tree.map(jnp.asarray, cast((params, sessions, world), dtype))
     rows = sessions.turns.valid.shape[0]

@@ -164,6 +164,12 @@ def test_moving_pays_beyond_the_published_ratio_of_intensities(prompt, published
     assert moves(exact * 1.001)
 
 
+def test_sessions_of_another_fleet_are_refused():
+    other = engine_world(worlds.world(RNG, regions=2))
+    with pytest.raises(AssertionError, match="shape"):
+        evaluate(PARAMS, SESSIONS, other)
+
+
 def test_a_long_session_and_one_too_large_to_serve():
     rng = np.random.default_rng(2)
     long = worlds.session(rng, PLAIN, 300)
