@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from jaxroute import footprint, residency
-from jaxroute.numerics import take
 
 if TYPE_CHECKING:
     from jaxroute.policies import Observation, RouterParams, Site
@@ -67,7 +66,7 @@ def rebuild_price_g(
     """R_i: what the history costs at `i` if the session leaves now and comes back next turn, g.
 
     The prefill from the tokens left there after the detour up to those a stay would leave. `here`
-    is `i`'s entry of `obs.site`.
+    is `obs.at(i)`.
     """
     gap_s, knowledge = params.expected_gap_s, params.cache_knowledge
     assumed = params.assumed_hit * jnp.minimum(obs.prefix_tokens, obs.context_tokens)
@@ -89,7 +88,7 @@ def keeps(params: "RouterParams", obs: "Observation", i: jax.Array, j: jax.Array
     Stay iff `dJ < gate_strength p_back R_i`, or `dJ < hysteresis J_i`, or `always_stay`, with
     `p_back = sigmoid(bias + weights . features)`.
     """
-    here, there = take(obs.site, i), take(obs.site, j)
+    here, there = obs.at(i), obs.at(j)
     gain_g = obs.score_g[i] - obs.score_g[j]
     score_g = obs.score_g[i] + obs.score_offset_g
     weighed = params.gate_weights * features(obs, here, there, score_g, gain_g)

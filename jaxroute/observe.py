@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxroute import footprint, policies, residency
+from jaxroute.numerics import as_table
 from jaxroute.policies import Observation, Policy, RouterParams, Site
 from jaxroute.sessions import Turn
 from jaxroute.world import TIME_BINS, Array, World
@@ -136,6 +137,7 @@ def observe(
         drop_on_leave=drop_on_leave,
         block_tokens=world.block_tokens,
         site=site,
+        site_table=as_table(site),
         alive_tokens=alive,
         cached_tokens=believed,
         idle_s=idle_s,

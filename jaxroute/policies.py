@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxroute import gate, residency
-from jaxroute.numerics import first_min, masked_min
+from jaxroute.numerics import first_min, masked_min, row_as
 from jaxroute.world import Array, Fleet
 
 
@@ -126,7 +126,7 @@ class Observation(NamedTuple):
       last, before: `[]` int32, the last deployment and the one before the last move, -1 for none.
       moves, returns: `[]`, of the session so far.
       drop_on_leave, block_tokens: `[]`, of the world.
-      site: the deployments at this turn, `[D]`.
+      site, site_table: the deployments at this turn, `[D]`, and the same as rows; see `at`.
       alive_tokens, cached_tokens: `[D]`, resident on arrival, and believed usable for this prompt.
       idle_s: `[D]`, s since the deployment last finished a turn of this session.
       ttft_s, e2e_s: `[D]`, to the first and to the last token.
@@ -149,6 +149,7 @@ class Observation(NamedTuple):
     drop_on_leave: Array
     block_tokens: Array
     site: Site
+    site_table: Array
     alive_tokens: Array
     cached_tokens: Array
     idle_s: Array
@@ -159,6 +160,10 @@ class Observation(NamedTuple):
     feasible: Array
     score_g: Array
     score_offset_g: Array
+
+    def at(self, deployment: Array) -> Site:
+        """One deployment at this turn, `[]` leaves."""
+        return row_as(self.site, self.site_table[deployment])
 
 
 class Policy(NamedTuple):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxroute import footprint, policies
-from jaxroute.numerics import take, where_tree
+from jaxroute.numerics import where_tree
 from jaxroute.observe import State, observe, opening
 from jaxroute.policies import Policy, RouterParams, Site
 from jaxroute.sessions import Sessions, Turn
@@ -133,7 +133,7 @@ def step(
     longest = world.fleet.max_context_tokens.max()
     served = turn.valid & (obs.prompt_tokens + obs.predicted_output_tokens <= longest)
     d = jnp.where(served, choice, 0).astype(jnp.int32)
-    site, cached = take(obs.site, d), truth.cached_tokens[d]
+    site, cached = obs.at(d), truth.cached_tokens[d]
     cost = bill(site, cached, truth.full_tokens, obs.prompt_tokens, turn.output_tokens)
     cost = jax.tree.map(lambda x: jnp.where(served, x, 0), cost)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxroute import residency
-from jaxroute.numerics import division_rest, first_min, take
+from jaxroute.numerics import as_table, division_rest, first_min, row_as
 
 
 @given(st.integers(0, 131_072), st.floats(0, 4000, width=32), st.floats(0.5, 1e5, width=32))
@@ -52,8 +52,8 @@ def test_first_min_takes_the_lowest_index():
     assert int(first_min(jnp.array([jnp.inf, jnp.inf, 2.0]))) == 2
 
 
-def test_take_keeps_dtypes_and_values():
+def test_a_row_of_a_table_keeps_dtypes_and_values():
     tree = {"a": jnp.arange(4.0), "n": jnp.array([7, 8, 9, 2**24 - 1], jnp.int32)}
-    picked = take(tree, jnp.int32(3))
+    picked = row_as(tree, as_table(tree)[3])
     assert picked["n"].dtype == jnp.int32
     assert (float(picked["a"]), int(picked["n"])) == (3.0, 2**24 - 1)
