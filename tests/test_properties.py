@@ -34,7 +34,7 @@ drawn = st.builds(
     st.integers(0, 2**20),
     st.lists(st.integers(1, 12), min_size=1, max_size=8),
 )
-quick = settings(max_examples=25, deadline=None)
+quick = settings(max_examples=25)
 
 
 def _totals(sessions, params=GATED, world=ENGINE_WORLD, **shape):
