@@ -1,19 +1,27 @@
 """The command line: `jaxroute compare`."""
 
+import os
+import signal
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from jaxroute import __version__
 from jaxroute.comparison import run
 from jaxroute.errors import InputError
-from jaxroute.report.files import check_target, write
+from jaxroute.load.messages import one_line
+from jaxroute.report.files import FILES, write
 from jaxroute.report.tables import console, show
+from jaxroute.report.target import discard_unfinished, whole_directory
 from jaxroute.study import load_study
+
+BAD_INPUT, INTERRUPTED = 2, 130
 
 app = typer.Typer(
     name="jaxroute",
@@ -46,14 +54,18 @@ def compare(
     ] = None,
     trace: Annotated[
         list[Path] | None,
-        typer.Option(help="Trace (CSV or Parquet) in place of the study's. Can be repeated."),
+        typer.Option(
+            help="Trace (CSV or Parquet: session_id, turn, arrival_s, input_tokens, output_tokens "
+            "and optional columns) in place of the study's. Can be repeated."
+        ),
     ] = None,
     carbon: Annotated[
         Path | None,
-        typer.Option(help="Hourly carbon intensity (timestamp,region,gco2_per_kwh)."),
+        typer.Option(help="Hourly carbon intensity (timestamp, region, gco2_per_kwh)."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Directory for the tables; replaced if of an earlier run.")
+        Path | None,
+        typer.Option(help=f"Directory for {', '.join(FILES)}; an earlier result is replaced."),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**32 - 1, help="Of every random draw.")
@@ -61,40 +73,62 @@ def compare(
 ) -> None:
     """Carbon, latency and quality of every routing policy on real conversations."""
     began = time.perf_counter()
-    if out is not None:
-        check_target(out)
     terminal = console(stderr=True)
-    with Progress(
+    progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TimeElapsedColumn(),
         console=terminal,
         disable=not terminal.is_terminal,
         transient=True,
-    ) as progress:
+    )
+    target: Any = nullcontext() if out is None else whole_directory(out, FILES)
+    with target as directory, progress:
         task = progress.add_task("read", total=None)
         loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
         progress.update(task, total=1.0)
 
         def report(step: str, share: float) -> None:
-            progress.update(task, description=step, completed=share)
+            progress.update(task, description=escape(step), completed=share)
 
         outcome = run(loaded, report)
-        if out is not None:
-            write(out, loaded, outcome, time.perf_counter() - began)
+        if directory is not None:
+            write(directory, loaded, outcome, time.perf_counter() - began)
     screen = console()
     show(loaded, outcome, screen)
     took = f"{time.perf_counter() - began:.1f} s, of which {outcome.compile_s:.1f} s compiling"
     screen.print(f"- {took}" + (f"; tables in {out}" if out else ""), markup=False)
 
 
+def _interrupt(*_: object) -> None:
+    """Leaves at once: an exception inside a compiled call's callbacks would be lost, or fatal."""
+    discard_unfinished()
+    os._exit(INTERRUPTED)
+
+
 def main() -> None:
-    """Runs the command line; an input error is one line on stderr and status 2."""
+    """Runs the command line; bad input is one line on stderr and status 2."""
+    before = signal.signal(signal.SIGINT, _interrupt)
+    usage_error: Any = typer.BadParameter.__base__  # click's, wherever typer keeps it
     try:
-        app()
+        status = app(standalone_mode=False)
+    except usage_error as error:
+        sys.exit(_complain(f"{error.format_message()} (see --help)"))
     except InputError as error:
-        print(f"jaxroute: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        sys.exit(_complain(str(error)))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        sys.exit(_complain(f"found {error}, expected a file system with room"))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    sys.exit(status)
+
+
+def _complain(message: str) -> int:
+    print(f"jaxroute: {one_line(message)}", file=sys.stderr)
+    return BAD_INPUT
 
 
 if __name__ == "__main__":

@@ -151,19 +151,22 @@ def _replay(study: Study, dataset: Dataset, report: Callable[[str, int], None]) 
         carbon_g += counted[1]
 
     grams = stats.bills(totals).sum((0, 2))
-    chosen = {axis: _cheapest(rows, axis, grams) for axis in study.fixed.values()}
+    chosen = {
+        name: _cheapest(rows, axis, grams, study.policies[name])
+        for name, axis in study.fixed.items()
+    }
     kept = [
         n
         for name in study.policies
         for n, row in enumerate(rows)
-        if row.policy == name and (row.axis is None or row.index == chosen[row.axis])
+        if row.policy == name and (row.axis is None or row.index == chosen[name])
     ]
     return stats.Outcome(
         totals={name: values[:, kept] for name, values in totals.items()},
         deployment_turns=turns[:, kept],
         deployment_carbon_g=carbon_g[:, kept],
         fixed={
-            name: list(getattr(study.config.fleet, f"{axis}s"))[chosen[axis]]
+            name: list(getattr(study.config.fleet, f"{axis}s"))[chosen[name]]
             for name, axis in study.fixed.items()
         },
         compile_s=compile_s,
@@ -171,10 +174,13 @@ def _replay(study: Study, dataset: Dataset, report: Callable[[str, int], None]) 
     )
 
 
-def _cheapest(rows: list[Setting], axis: str, carbon_g: np.ndarray) -> int:
+def _cheapest(rows: list[Setting], axis: str, carbon_g: np.ndarray, params: RouterParams) -> int:
+    """The index of an axis with the least `fair_carbon` carbon, of those that a policy allows."""
     candidates = {
         row.index: carbon_g[n]
         for n, row in enumerate(rows)
         if row.policy == _REFERENCE and row.axis == axis and row.index is not None
     }
-    return min(candidates, key=candidates.__getitem__)
+    mask = np.broadcast_to(getattr(params, f"{axis}_allowed"), len(candidates))
+    allowed = [index for index in candidates if mask[index] > 0]
+    return min(allowed, key=candidates.__getitem__)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from jaxroute.load.files import BUILTIN, package_file
+from jaxroute.load.fleet import bundled_names
 from jaxroute.load.messages import known_names, shown
 from jaxroute.load.toml import Section, fault, read_toml
 
@@ -65,20 +66,30 @@ def _absolute(path: str, info: ValidationInfo) -> str:
     return os.path.abspath(os.path.join(folder, path))
 
 
+def _far_is_infinite(value: float) -> float:
+    """Infinity for what float32 cannot hold."""
+    return value if value < 1e30 else float("inf")
+
+
 def _number_of(value: object) -> object:
     return float(value) if isinstance(value, bool) else value
 
 
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-AtLeastZero = Annotated[Finite, Field(ge=0)]
-AboveZero = Annotated[Finite, Field(gt=0)]
+LARGEST = 1e9
+"""Beyond it sums of prices leave float32's range, and no price in grams means anything."""
+
+AtLeastZero = Annotated[Finite, Field(ge=0, le=LARGEST)]
+AboveZero = Annotated[Finite, Field(gt=0, le=LARGEST)]
+AnySign = Annotated[Finite, Field(ge=-LARGEST, le=LARGEST)]
+Spread = Annotated[Finite, Field(ge=0, le=10)]
 Share = Annotated[Finite, Field(ge=0, le=1)]
-MaybeInfinite = Annotated[float, Field(strict=True, ge=0)]
-Horizon = Annotated[float, Field(strict=True, gt=0)]
+MaybeInfinite = Annotated[float, Field(strict=True, ge=0), AfterValidator(_far_is_infinite)]
+Horizon = Annotated[float, Field(strict=True, ge=1e-3), AfterValidator(_far_is_infinite)]
 Flag = Annotated[Share, BeforeValidator(_number_of)]
 Name = Annotated[str, Field(min_length=1)]
 Names = Annotated[tuple[Name, ...], AfterValidator(_distinct)]
-Weights = Annotated[tuple[Finite, ...], AfterValidator(_one_per_feature)]
+Weights = Annotated[tuple[AnySign, ...], AfterValidator(_one_per_feature)]
 Source = Annotated[Name, AfterValidator(_absolute)]
 
 
@@ -86,7 +97,7 @@ class SyntheticTimes(Section):
     """Log-normal gaps between turns, arrival to arrival, for traces without times."""
 
     median_gap_s: AboveZero = 60.0
-    sigma: AtLeastZero = 1.2
+    sigma: Spread = 1.2
 
 
 class DatasetConfig(Section):
@@ -102,7 +113,7 @@ class DatasetConfig(Section):
     def _label_by_path(cls, data: object) -> object:
         if isinstance(data, dict) and isinstance(path := data.get("path"), str):
             stem = Path(path.removeprefix(BUILTIN)).name
-            return {"label": re.sub(r"(\.csv)?(\.gz)?$|\.parquet$", "", stem)} | data
+            return {"label": re.sub(r"(\.csv)?(\.gz)?$|\.parquet$", "", stem) or path or "?"} | data
         return data
 
 
@@ -167,7 +178,7 @@ class PolicyConfig(Section):
     quality_slack: MaybeInfinite | None = None
     ttft_slo_s: MaybeInfinite | None = None
     gate_strength: AtLeastZero | None = None
-    gate_bias: Finite | None = None
+    gate_bias: AnySign | None = None
     gate_weights: Weights | None = None
     hysteresis: AtLeastZero | None = None
     always_stay: Flag | None = None
@@ -208,6 +219,9 @@ class StudyConfig(Section):
 
     @model_validator(mode="after")
     def _refuse_unknown_names(self, info: ValidationInfo) -> "StudyConfig":
+        for field in FLEET_LISTS:
+            for index, entry in enumerate(getattr(self.fleet, field)):
+                _known(["fleet", field, index], entry, bundled_names(field), "a bundled one")
         presets: Collection[str] | None = (info.context or {}).get("presets")
         if presets is None:
             from jaxroute.catalogue import PRESET_NAMES  # late: it imports JAX

@@ -127,17 +127,29 @@ def lay_on_calendar(
     config: StudyConfig,
     span: Span,
     *,
+    dates: Span,
+    context_limit: NDArray[np.float64],
     deployments: tuple[str, ...],
     dtype: DTypeLike,
 ) -> Dataset:
-    """Gives every session a date inside `span` (epoch seconds), a home and predicted qualities."""
+    """Gives every session a date, a home and predicted qualities.
+
+    Args:
+      raw: the trace.
+      config: the study.
+      span: what the intensity table covers, epoch seconds.
+      dates: where the sessions without a date are laid.
+      context_limit: `[M]`, tokens.
+      deployments: names, `[D]`.
+      dtype: of the packed floats.
+    """
     frame, lengths, hashes, path = raw.frame, raw.lengths, raw.hashes, raw.config.path
     turn = frame["turn"].to_numpy()
     first = turn == 0
     each = np.repeat(hashes, lengths)
     arrival = raw.timeline.arrival_s
-    _check_fits(raw, span)
-    start = timeline.starts(raw.timeline, hashes, lengths, seed=config.seed, span=span)
+    _check_fits(raw, dates)
+    start = timeline.starts(raw.timeline, hashes, lengths, seed=config.seed, span=dates)
     moment = np.repeat(start, lengths) + arrival
     ids = frame["session_id"].to_numpy(object)
     hour = timeline.hour_index(
@@ -163,10 +175,12 @@ def lay_on_calendar(
         notes.append("predicted output tokens of the trace")
     quality, source = _quality(frame, each, turn, config)
     notes.append(source)
-    reached = (quality.max(axis=1) >= config.quality_floor).mean() if len(frame) else 1.0
+    fits = (prefix + new + predicted)[:, None] <= context_limit
+    served = fits.any(axis=1)
+    short = (np.where(fits, quality, -np.inf).max(axis=1) < config.quality_floor) & served
     notes.append(
-        f"on {1 - reached:.1%} of turns no model reaches the quality floor of "
-        f"{config.quality_floor:g}: the best serves"
+        f"on {short.sum() / max(served.sum(), 1):.1%} of the turns that can be served no model "
+        f"reaches the quality floor of {config.quality_floor:g}: the best serves"
     )
     home = _homes(frame, hashes, lengths, config, path)
     if "home_region" not in frame:
@@ -206,7 +220,8 @@ def _check_fits(raw: Undated, span: Span) -> None:
         session = raw.frame["session_id"].iloc[int(np.cumsum(raw.lengths)[at]) - 1]
         found = f"{length_s[at]:,.0f} s from first to last turn"
         expected = f"less than the {span[1] - span[0]:,.0f} s that the intensity covers"
-        raise input_error(raw.config.path, f"session {session}", found, expected)
+        mend = "give an intensity file of more hours"
+        raise input_error(raw.config.path, f"session {session}", found, expected, mend)
 
 
 def _quality(
@@ -228,8 +243,9 @@ def _quality(
         "simulated difficulty, abilities fitted (1PL IRT), autocorrelation "
         f"{config.quality.autocorrelation:g}"
     )
-    if there:
-        source += f"; the trace's {', '.join(there)} not used: quality of every model is needed"
+    others = [str(column) for column in frame if str(column).startswith(QUALITY)]
+    if others:
+        source += f"; the trace's {', '.join(others)} not used: needed are {', '.join(columns)}"
     return predict(irt, irt.difficulty_mean + irt.difficulty_sd * z), source
 
 

@@ -172,8 +172,8 @@ class Policy(NamedTuple):
     `init(params) -> state` opens a session; `decide(params, state, observation) -> (deployment,
     state)` serves one turn. `params` is a `RouterParams`, or a dataclass derived from it with more
     fields: its filters, beliefs and prices fill the observation. The state is any pytree of arrays
-    whose shapes and dtypes stay. The deployment must be one of `observation.feasible`; it is not
-    used on a turn that has none.
+    whose shapes and dtypes stay. The deployment must be one of `observation.feasible`, else its
+    session's bill is NaN; it is not used on a turn that has none.
     """
 
     init: Callable[[Any], Any]

@@ -9,6 +9,10 @@ EDGE_TOKENS = 0.01
 """Added before every floor, so that a whole number that lost an ulp is not rounded down."""
 
 
+LEAST_DECAY_S = 1e-3
+"""A shorter decay leaves as little, and its quotients would overflow."""
+
+
 def blocks(tokens: jax.Array, block_tokens: jax.Array) -> jax.Array:
     """Tokens of the full blocks in `tokens`: `B * floor((tokens + 0.01) / B)`.
 
@@ -29,7 +33,7 @@ def decayed(
     `age_s`.
     """
     decays = ~jnp.isinf(decay_s)
-    divisor = jnp.where(decays, decay_s, 1)
+    divisor = jnp.where(decays, jnp.maximum(decay_s, LEAST_DECAY_S), 1)
     x = age_s / divisor
     x_rest = division_rest(age_s, divisor, x) + age_rest_s / divisor
     return floor_exp(tokens, jnp.where(decays, x, 0), jnp.where(decays, x_rest, 0), EDGE_TOKENS)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxroute import footprint, policies
 from jaxroute.numerics import where_tree
 from jaxroute.observe import State, observe, opening
-from jaxroute.policies import Policy, RouterParams, Site
+from jaxroute.policies import Observation, Policy, RouterParams, Site
 from jaxroute.sessions import Sessions, Turn
 from jaxroute.world import Array, Retention, World, cast
 
@@ -111,6 +111,12 @@ def bill(
     )
 
 
+def _is_feasible(obs: Observation, choice: jax.Array) -> jax.Array:
+    """Whether a policy's choice is one of the feasible: NaN bills tell if it is not."""
+    index = jnp.clip(choice, 0, obs.feasible.shape[0] - 1).astype(jnp.int32)
+    return (index == choice) & obs.feasible[index]
+
+
 def step(
     params: RouterParams,
     policy: Policy,
@@ -135,6 +141,8 @@ def step(
     d = jnp.where(served, choice, 0).astype(jnp.int32)
     site, cached = obs.at(d), truth.cached_tokens[d]
     cost = bill(site, cached, truth.full_tokens, obs.prompt_tokens, turn.output_tokens)
+    if policy is not policies.router:
+        cost = jax.tree.map(lambda x: jnp.where(_is_feasible(obs, choice), x, jnp.nan), cost)
     cost = jax.tree.map(lambda x: jnp.where(served, x, 0), cost)
 
     context = obs.prompt_tokens + jnp.maximum(turn.output_tokens - 1, 0)

@@ -89,10 +89,13 @@ def resampled(carbon_g: Floats, hashes: draws.Hashes, seed: int) -> Floats:
     return totals
 
 
-def interval(totals_g: Floats, baseline_g: Floats) -> Floats:
-    """Lower and upper end of the saving in %, `[..., 2]`, of bootstrap totals `[..., B]`."""
+def interval(totals_g: Floats, baseline_g: Floats, sessions: int) -> Floats:
+    """Lower and upper end of the saving in %, `[..., 2]`, of bootstrap totals `[..., B]`.
+
+    NaN for fewer than two sessions: nothing can be said of how they vary.
+    """
     savings = saving_pct(totals_g, baseline_g)
-    if np.isnan(savings).all():
+    if sessions < 2 or np.isnan(savings).all():
         return np.full((*savings.shape[:-1], 2), np.nan)
     return np.moveaxis(np.nanpercentile(savings, INTERVAL, axis=-1), 0, -1)
 
@@ -138,7 +141,7 @@ def _summary(outcome: Outcome, carbon: Floats, replicates: Floats, base: int) ->
     """One row a retention and policy. Sums, but for means per served turn and savings in %."""
     sums = {name: outcome.totals[name].sum(-1, dtype=np.float64) for name in FIELDS}
     total = carbon.sum(-1)
-    ends = interval(replicates, replicates[:, base : base + 1])
+    ends = interval(replicates, replicates[:, base : base + 1], carbon.shape[-1])
     with np.errstate(invalid="ignore"):
         mean = {name: sums[name] / sums["turns"] for name in ("ttft_s", "e2e_s", "quality")}
     return _flat(
@@ -180,7 +183,7 @@ def _by_length(
         }
         inside_g = carbon[..., inside]
         total = inside_g.sum(-1)
-        ends = interval(replicates[n], replicates[n][:, base : base + 1])
+        ends = interval(replicates[n], replicates[n][:, base : base + 1], int(inside.sum()))
         own = saving_pct(inside_g, inside_g[:, base : base + 1])
         known = ~np.isnan(own).all(-1)
         median = np.full(total.shape, np.nan)

@@ -6,19 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from jaxroute import catalogue, dataset, timeline
 from jaxroute.config import PolicyConfig, StudyConfig, read_config
 from jaxroute.dataset import Dataset, Undated
 from jaxroute.load.carbon import TYPICAL_DAY, Intensity, read_intensity
-from jaxroute.load.files import sha256
+from jaxroute.load.files import package_file, sha256
 from jaxroute.load.fleet import build_world, fleet_table
 from jaxroute.load.toml import validate
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions
 from jaxroute.timeline import Span
 from jaxroute.world import Retention, World, cast
+
+BUNDLED = ("models.csv", "gpus.csv", "profiles.csv", "pue.csv", "rtt_ms.csv", "irt.json")
+"""Tables of the package that every study may read."""
 
 YEAR_2023: Span = (
     pd.Timestamp("2023-01-01", tz="UTC").timestamp(),
@@ -66,7 +69,7 @@ class Study:
 def load_study(
     path: str | Path | None = None,
     *,
-    traces: Sequence[str | Path] = (),
+    traces: str | Path | Sequence[str | Path] = (),
     carbon: str | Path | None = None,
     seed: int | None = None,
     dtype: DTypeLike = np.float32,
@@ -75,7 +78,7 @@ def load_study(
 
     Args:
       path: a TOML file; without it the default study, on bundled data.
-      traces: trace files in place of the study's datasets, labelled by their stems.
+      traces: a trace file, or several, in place of the study's datasets, labelled by their stems.
       carbon: an hourly intensity file in place of the study's.
       seed: in place of the study's.
       dtype: of every float; float64 needs JAX's x64 mode.
@@ -83,6 +86,7 @@ def load_study(
     Raises:
       InputError: naming file, row or key, what was found and what was expected.
     """
+    traces = [traces] if isinstance(traces, str | Path) else traces
     config = _override(read_config(path), traces, carbon, seed)
     names = config.fleet
     table = fleet_table(names.models, names.gpus, names.regions)
@@ -90,10 +94,19 @@ def load_study(
     hours = None if config.intensity.path == TYPICAL_DAY else _read_hours(config)
     raw = [dataset.read(each, config.seed) for each in config.datasets]
     span = _span(raw, hours)
+    dates = YEAR_2023 if hours is None else span
     hours = hours or _read_hours(config, span)
     world = build_world(names.models, names.gpus, names.regions, hours.g_per_kwh, dtype=dtype)
     datasets = tuple(
-        dataset.lay_on_calendar(each, config, span, deployments=deployments, dtype=dtype)
+        dataset.lay_on_calendar(
+            each,
+            config,
+            span,
+            dates=dates,
+            context_limit=_context_limits(table, names.models),
+            deployments=deployments,
+            dtype=dtype,
+        )
         for each in raw
     )
     retentions = {
@@ -114,6 +127,7 @@ def load_study(
         notes=(f"intensity: {hours.note}",),
         inputs={each.path: each.sha256 for each in datasets}
         | {config.intensity.path: sha256(config.intensity.path)}
+        | {name: sha256(package_file(name)) for name in BUNDLED}
         | ({} if path is None else {str(path): sha256(path)}),
     )
 
@@ -156,6 +170,12 @@ def _span(raw: Sequence[Undated], hours: Intensity | None) -> Span:
         return YEAR_2023
     begin, end = min(a for a, _ in known), max(b for _, b in known)
     return begin // timeline.HOUR_S * timeline.HOUR_S, -(-end // timeline.HOUR_S) * timeline.HOUR_S
+
+
+def _context_limits(table: pd.DataFrame, models: Sequence[str]) -> NDArray[np.float64]:
+    """The longest context that some deployment of each model holds, `[M]`."""
+    limits = table.groupby("model")["max_context_tokens"].max()
+    return limits.loc[list(models)].to_numpy(np.float64)
 
 
 def _policies(config: StudyConfig, world: World) -> tuple[dict[str, RouterParams], dict[str, str]]:

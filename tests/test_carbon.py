@@ -119,7 +119,7 @@ def test_unknown_regions(grid):
     assert message(path, ["DE", "US-PJM"]).endswith("its intensity; the file has: DE, SG")
     assert "did you mean 'DE'? the file has: DE, SG" in message(path, ["de"])
     assert "expected each once" in message(path, ["DE", "DE"])
-    assert "the file has: AU-NSW, " in message(TYPICAL_DAY, ["ZZ"])
+    assert "(--carbon), or choose of AU-NSW, " in message(TYPICAL_DAY, ["ZZ"])
     assert "no file" in message(path.with_name("none.csv"), ["DE"])
 
 

@@ -104,7 +104,9 @@ def test_every_output_of_a_comparison(monkeypatch, capsys, tmp_path, trace, carb
     record = json.loads((out / "run.json").read_text())
     assert record["results_version"] == RESULTS_VERSION
     assert record["seed"] == record["study"]["seed"] == 3
-    assert set(record["inputs_sha256"]) == {str(trace), str(other), str(carbon)}
+    assert {str(trace), str(other), str(carbon), "profiles.csv"} <= set(record["inputs_sha256"])
+    assert record["policies"]["sticky"]["always_stay"] == 1
+    assert record["policies"]["sticky"]["quality_slack"] == "inf"
     assert all(re.fullmatch("[0-9a-f]{64}", each) for each in record["inputs_sha256"].values())
     assert record["compile_s"] <= record["wall_s"]
     assert any("synthetic times" in note for note in record["notes"])
@@ -149,9 +151,18 @@ def test_an_earlier_result_is_replaced_and_nothing_else(monkeypatch, capsys, tmp
     (foreign / "thesis.tex").write_text("x")
     status, _, error = jaxroute(monkeypatch, capsys, "compare", "--trace", trace, "--out", foreign)
     assert status == 2
-    assert "home: found 1 files and no run.json" in error
+    assert "home: found 'thesis.tex' in it" in error
     assert [path.name for path in foreign.iterdir()] == ["thesis.tex"]
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    (foreign / "thesis.tex").rename(foreign / "run.json")
+    (foreign / "run.json").write_text('{"wandb": 1}')
+    status, _, error = jaxroute(monkeypatch, capsys, "compare", "--trace", trace, "--out", foreign)
+    assert status == 2
+    assert (foreign / "run.json").read_text() == '{"wandb": 1}'
+    (out / "notes.md").write_text("mine")
+    status, _, error = jaxroute(monkeypatch, capsys, "compare", "--trace", trace, "--out", out)
+    assert status == 2
+    assert (out / "notes.md").exists()
+    assert not list(tmp_path.rglob(".*"))
 
 
 BAD_TRACES = {

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from jaxroute import catalogue, gate, policies
-from jaxroute.config import GATE_FEATURES, PolicyConfig, StudyConfig, read_config
+from jaxroute.config import (
+    GATE_FEATURES,
+    PolicyConfig,
+    RetentionConfig,
+    StudyConfig,
+    read_config,
+)
 from jaxroute.errors import InputError
 from jaxroute.load.files import package_file
 
@@ -142,8 +148,8 @@ MISTAKES = {
     "[quality]\nsource = 'guess'": "quality.source: found 'guess', expected 'irt'",
     "[quality]\nautocorrelation = 1": "quality.autocorrelation: found 1, expected a number < 1",
     "[belief]\npredicted_output_tokens = nan": "belief.predicted_output_tokens: found nan",
-    RETENTION + "ttl_s = 0": "retention[1].ttl_s: found 0, expected a number > 0",
-    RETENTION + "decay_s = nan": "retention[1].decay_s: found nan, expected a number > 0",
+    RETENTION + "ttl_s = 0": "retention[1].ttl_s: found 0, expected a number >= 0.001",
+    RETENTION + "decay_s = nan": "retention[1].decay_s: found nan, expected a number >= 0.001",
     RETENTION + "drop_on_leave = 1": "retention[1].drop_on_leave: found 1, expected true or false",
     RETENTION
     + "ttl = 3": "retention[1].ttl: found an unknown key, expected an allowed one; did you",
@@ -192,3 +198,10 @@ def test_unreadable_files(tmp_path):
     (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
     with pytest.raises(InputError, match="expected TOML in UTF-8"):
         read_config(tmp_path / "latin.toml", presets=PRESETS)
+
+
+def test_the_default_study_names_every_key_there_is():
+    text = package_file("default.toml").read_text()
+    for section in (PolicyConfig, RetentionConfig, StudyConfig):
+        for key in section.model_fields:
+            assert f"{key} = " in text or f"[{key}" in text, key

@@ -47,11 +47,21 @@ def test_engine_agrees_with_the_oracle_on_every_session(trace, retention):
 
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_in_x64_engine_and_oracle_agree_to_1e_9(retention):
+    _agree_in_x64(BUNDLED, retention, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("retention", RETENTIONS)
+@pytest.mark.parametrize("trace", _traces())
+def test_in_x64_engine_and_oracle_agree_to_1e_9_on_more(trace, retention):
+    _agree_in_x64(trace, retention, SESSIONS)
+
+
+def _agree_in_x64(trace: str, retention: str, count: int) -> None:
     script = Path(__file__).parent / "x64_oracle.py"
-    environment = os.environ | {"JAX_ENABLE_X64": "1"}
     done = subprocess.run(
-        [sys.executable, script, retention, "60"],
-        env=environment,
+        [sys.executable, script, trace, retention, str(count)],
+        env=os.environ | {"JAX_ENABLE_X64": "1"},
         capture_output=True,
         text=True,
         check=False,

@@ -103,3 +103,13 @@ def test_a_policy_of_ones_own_with_parameters_of_its_own():
         lambda p: evaluate(PatientParams(patience=p), SESSIONS, WORLD, policy=patient).moves.sum()
     )(np.float32([0, 1, 1000]))
     assert moves[2] <= moves[1] <= moves[0]
+
+
+@pytest.mark.parametrize("choice", [-1, 1000, 0])
+def test_an_infeasible_choice_is_never_billed_in_silence(choice):
+    """Deployment 0 holds 8,192 tokens; -1 and 1000 do not exist."""
+    blunder = Policy(init=lambda params: (), decide=lambda p, s, obs: (jnp.int32(choice), s))
+    totals = evaluate(PARAMS, SESSIONS, WORLD, policy=blunder)
+    possible = evaluate(PARAMS, SESSIONS, WORLD)
+    assert np.isnan(totals.carbon_g).any()
+    np.testing.assert_array_equal(totals.turns, possible.turns)

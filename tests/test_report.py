@@ -1,6 +1,7 @@
 """What a terminal and a pipe get to see."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -8,7 +9,7 @@ from rich.console import Console
 import jaxroute as jr
 from jaxroute import comparison
 from jaxroute.report import tables
-from jaxroute.report.files import whole_directory
+from jaxroute.report.target import whole_directory
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +58,67 @@ def test_unserved_turns_are_said(outcome):
     assert any("no model reaches the quality floor" in note for note in notes)
 
 
+NAMES = ("run.json", "table.csv")
+
+
+def _write(target, text="{}"):
+    with whole_directory(target, NAMES) as fresh:
+        (fresh / "table.csv").write_text(text)
+        (fresh / "run.json").write_text('{"results_version": 1}')
+
+
 def test_a_directory_is_written_whole_or_not_at_all(tmp_path):
     target = tmp_path / "deep" / "out"
-    with pytest.raises(RuntimeError), whole_directory(target) as fresh:
-        (fresh / "half").write_text("x")
+    with pytest.raises(RuntimeError), whole_directory(target, NAMES) as fresh:
+        (fresh / "table.csv").write_text("x")
         raise RuntimeError
-    assert list((tmp_path / "deep").iterdir()) == []
-    with whole_directory(target) as fresh:
-        (fresh / "run.json").write_text("{}")
-    with whole_directory(target) as fresh:
-        (fresh / "run.json").write_text("{1}")
-    assert (target / "run.json").read_text() == "{1}"
-    assert [path.name for path in target.parent.iterdir()] == ["out"]
+    assert not target.parent.exists()
+    for text in ("one", "two"):
+        _write(target, text)
+        assert (target / "table.csv").read_text() == text
+        assert {path.name for path in target.iterdir()} == set(NAMES)
+        assert [path.name for path in target.parent.iterdir()] == ["out"]
+
+
+def test_the_current_directory_and_a_link_serve_as_well(tmp_path, monkeypatch):
+    here, real, link = tmp_path / "here", tmp_path / "real", tmp_path / "link"
+    here.mkdir()
+    real.mkdir()
+    link.symlink_to(real)
+    monkeypatch.chdir(here)
+    for target in (Path(), link, link, tmp_path / "dangling"):
+        if target.name == "dangling":
+            target.symlink_to(tmp_path / "new")
+        _write(target)
+        assert {path.name for path in target.iterdir()} == set(NAMES)
+    assert link.is_symlink()
+    assert {path.name for path in tmp_path.iterdir()} == {"here", "real", "link", "dangling", "new"}
+
+
+@pytest.mark.parametrize("bad", ["file", "file/below", "x" * 300, "other"])
+def test_what_cannot_be_written_is_refused_at_once(tmp_path, bad):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "table.csv").write_text("mine")
+    with pytest.raises(jr.InputError) as caught, whole_directory(tmp_path / bad, NAMES):
+        raise AssertionError("work was begun")
+    assert len(str(caught.value).splitlines()) == 1
+    assert (tmp_path / "other" / "table.csv").read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "other"}
+
+
+def test_names_are_no_markup(tmp_path):
+    trace = tmp_path / "[red]x.csv"
+    trace.write_text("session_id,turn,arrival_s,input_tokens,output_tokens\na,0,0,12,3\n")
+    study = tmp_path / "study.toml"
+    study.write_text(
+        'policies = ["a[/b]"]\n[[datasets]]\npath = "[red]x.csv"\n'
+        '[policy."a[/b]"]\npreset = "sticky"\n'
+    )
+    loaded = jr.load_study(study)
+    out = Console(file=io.StringIO(), width=140)
+    tables.show(loaded, comparison.run(loaded), out)
+    printed = out.file.getvalue()
+    assert "[red]x, caches: keep" in printed
+    assert " a[/b] " in printed
+    assert " (nan, nan)" in printed

@@ -196,11 +196,11 @@ def test_a_bootstrap_interval_holds_the_saving_and_ignores_order():
     carbon = np.stack([base, base * 0.8 * rng.lognormal(0, 0.1, 500)])
     hashes = draws.name_hashes(str(n) for n in range(500))
     totals = stats.resampled(carbon, hashes, seed=0)
-    lo, hi = stats.interval(totals, totals[:1])[1]
+    lo, hi = stats.interval(totals, totals[:1], 500)[1]
     saving = stats.saving_pct(carbon[1].sum(), base.sum())
     assert lo < saving < hi
     assert hi - lo < 6
-    np.testing.assert_array_equal(stats.interval(totals, totals[:1])[0], 0)
+    np.testing.assert_array_equal(stats.interval(totals, totals[:1], 500)[0], 0)
     order = rng.permutation(500)
     again = stats.resampled(carbon[:, order], hashes[order], seed=0)
     np.testing.assert_allclose(again, totals, rtol=1e-12)
@@ -211,3 +211,60 @@ def test_settings_hold_every_index_of_a_fixed_axis(bundled):
     fixed = [row for row in rows if row.policy == "carbon_router_fixed_region"]
     assert [row.index for row in fixed] == [0, 1, 2, 3]
     assert all(row.params.region_allowed.sum() == 1 for row in fixed)
+
+
+def test_another_trace_changes_no_date(tmp_path):
+    rows = ["a,0,0,10,5", "a,1,7,20,5", "b,0,0,3,4"]
+    alone = _study(tmp_path, rows)
+    dated = tmp_path / "dated.csv"
+    dated.write_text(f"{HEADER},start_time\nz,0,0,10,10,2026-03-01T00:00:00Z\n")
+    beside = jr.load_study(traces=[tmp_path / "t.csv", dated])
+    read = [
+        study.world.intensity_g_per_kwh[study.datasets[0].columns["hour"]]
+        for study in (alone, beside)
+    ]
+    np.testing.assert_array_equal(*read)
+    bins = [study.datasets[0].columns["time_bin"] for study in (alone, beside)]
+    np.testing.assert_array_equal(*bins)
+
+
+def test_a_fixed_axis_keeps_to_the_policys_own_mask(tmp_path):
+    path = tmp_path / "study.toml"
+    (tmp_path / "t.csv").write_text(f"{HEADER}\na,0,0,100,50\na,1,7,20,50\n")
+    path.write_text(
+        'policies = ["mine"]\n[[datasets]]\npath = "t.csv"\n'
+        '[policy.mine]\npreset = "carbon_router_fixed_region"\nregions = ["SG", "DE"]\n'
+    )
+    outcome = comparison.run(jr.load_study(path))
+    assert outcome.fixed["t"]["mine"] in ("SG", "DE")
+    served = outcome.shares.query("policy == 'mine' and turns > 0")
+    assert served["region"].unique().tolist() == [outcome.fixed["t"]["mine"]]
+    assert (outcome.summary["mask_fallbacks"] == 0).all()
+
+
+def test_the_share_below_the_floor_is_that_of_the_fallbacks(bundled):
+    outcome = comparison.run(bundled)
+    row = outcome.summary.query("policy == 'fair_carbon' and retention == 'keep'").iloc[0]
+    share = row["quality_fallbacks"] / row["turns"]
+    assert any(f"on {share:.1%} of the turns" in note for note in bundled.datasets[0].notes)
+
+
+def test_tiny_and_huge_numbers_of_a_study_are_refused_or_harmless(tmp_path):
+    path = tmp_path / "study.toml"
+    (tmp_path / "t.csv").write_text(f"{HEADER}\na,0,0,100,50\na,1,7,20,50\n")
+    for line in ("decay_s = 1e-36", "ttl_s = 1e-9"):
+        path.write_text(f'[[retention]]\nlabel = "x"\n{line}\n')
+        with pytest.raises(jr.InputError, match="retention"):
+            jr.load_study(path)
+    for line in ("carbon_weight = 1e300", "latency_price_g_per_s = 1e38", "gate_bias = 1e300"):
+        path.write_text(f'[policy.x]\npreset = "sticky"\n{line}\n')
+        with pytest.raises(jr.InputError, match=r"policy\.x"):
+            jr.load_study(path)
+    path.write_text(
+        'policies = ["x"]\n[[datasets]]\npath = "t.csv"\n'
+        '[[retention]]\nlabel = "never"\nttl_s = 1e300\n'
+        '[[retention]]\nlabel = "at once"\ndecay_s = 0.001\n'
+        '[policy.x]\npreset = "carbon_router"\ncarbon_weight = 1e9\nlatency_price_g_per_s = 1e9\n'
+    )
+    table = comparison.run(jr.load_study(path)).summary
+    assert np.isfinite(table["carbon_g"]).all()

@@ -10,8 +10,8 @@ from oracle_check import RETENTIONS, check, stratified, subset
 from jaxroute.study import load_study
 
 if __name__ == "__main__":
-    retention, count = sys.argv[1], int(sys.argv[2])
-    study = load_study(dtype=np.float64)
+    trace, retention, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    study = load_study(traces=trace, dtype=np.float64)
     dataset = subset(study.datasets[0], stratified(study.datasets[0], count))
     leaves = jax.tree.leaves((study.world, dataset.sessions))
     assert {x.dtype for x in leaves if np.issubdtype(x.dtype, np.floating)} == {np.dtype("f8")}

@@ -17,6 +17,9 @@ __all__ = ["TYPICAL_DAY", "Intensity", "read_intensity"]
 
 TYPICAL_DAY = f"{BUILTIN}typical-day-2023"
 
+MOST_G_PER_KWH = 1e5
+"""No grid reaches a fiftieth of it: more is another unit."""
+
 _HOURLY = ("timestamp", "region", "gco2_per_kwh")
 _TYPICAL = ("region", "month", "hour_utc", "mean_gco2_per_kwh")
 _YEAR = (datetime(2023, 1, 1), datetime(2024, 1, 1))
@@ -82,6 +85,10 @@ def _region_index(table: Table, regions: Sequence[str]) -> NDArray[np.int64]:
     for region in regions:
         if region not in known:
             mend = known_names(region, sorted(known), "the file has")
+            if table.name == TYPICAL_DAY:
+                mend = (
+                    f"give a file of its hours (--carbon), or choose of {', '.join(sorted(known))}"
+                )
             raise input_error(table.name, "column region", f"no {region}", "its intensity", mend)
     place = {region: index for index, region in enumerate(regions)}
     return np.array([place.get(name, -1) for name in known], np.int64)[codes]
@@ -95,10 +102,10 @@ def _hourly(table: Table, regions: Sequence[str]) -> Intensity:
     uneven = times.minute + times.second + times.microsecond > 0
     if uneven.any():
         raise table.fault(int(np.argmax(uneven)), "timestamp", "the beginning of an hour")
-    start = times.min()
-    hour = np.asarray((times - start) // _HOUR, np.int64)
     asked = np.flatnonzero(column >= 0)
-    hours, count = int(hour.max()) + 1, len(regions)
+    start, end = times[asked].min(), times[asked].max()
+    hour = np.asarray((times - start) // _HOUR, np.int64)
+    hours, count = int(hour[asked].max()) + 1, len(regions)
     cell = hour[asked] * count + column[asked]
     again = pd.Series(cell).duplicated().to_numpy()
     if again.any():
@@ -106,13 +113,13 @@ def _hourly(table: Table, regions: Sequence[str]) -> Intensity:
         found = f"{times[index]:%Y-%m-%dT%H:%MZ} of {regions[column[index]]} once more"
         raise table.fault(index, "timestamp", "each hour of a region once", "drop a row", found)
     grid = np.full(hours * count, np.nan)
-    grid[cell] = table.numbers("gco2_per_kwh", 0, rows=asked)
+    grid[cell] = table.numbers("gco2_per_kwh", 0, MOST_G_PER_KWH, rows=asked)
     missing = np.isnan(grid)
     if missing.any():
         at, region = divmod(int(np.argmax(missing)), count)
         absent = f"no row for {regions[region]} at {start + at * _HOUR:%Y-%m-%dT%H:%MZ}"
         found = f"{absent} ({missing.sum()} hours missing in all)"
-        expected = f"every hour from {start:%Y-%m-%dT%H:%MZ} to {times.max():%Y-%m-%dT%H:%MZ}"
+        expected = f"every hour from {start:%Y-%m-%dT%H:%MZ} to {end:%Y-%m-%dT%H:%MZ}"
         raise input_error(table.name, "", found, expected, "fill the gap")
     note = f"{Path(table.name).name}: {hours} hours from {start:%Y-%m-%dT%H:%MZ}"
     return Intensity(start, grid.reshape(hours, count), note)

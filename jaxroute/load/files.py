@@ -40,7 +40,9 @@ def resolve(path: str | Path) -> Path:
             raise input_error(text, "", shown(name), "the name of a bundled table", mend)
         return package_file(BUILTIN_FILES[name])
     try:
-        kind = "a directory" if Path(text).is_dir() else "" if Path(text).exists() else "no file"
+        file = Path(text)
+        kind = "" if file.is_file() else "no plain file" if file.exists() else "no file"
+        kind = "a directory" if file.is_dir() else kind
     except (OSError, ValueError) as error:  # too long, or with a null character
         kind = str(error)
     if kind:

@@ -66,6 +66,11 @@ def _check(kind: str, names: Sequence[str]) -> None:
             raise input_error(file, kind, f"{name!r} asked for twice", f"each {kind} once")
 
 
+def bundled_names(field: str) -> list[str]:
+    """Names that a study's `fleet.models`, `fleet.gpus` or `fleet.regions` may hold."""
+    return list(_table(f"{field}.csv")[field.removesuffix("s")])
+
+
 def fleet_table(models: Sequence[str], gpus: Sequence[str], regions: Sequence[str]) -> pd.DataFrame:
     """Every deployment of a fleet, one a row: model-major, then GPU type, then region.
 

@@ -1,81 +1,35 @@
-"""The comparison as a directory of files, written whole or not at all."""
+"""The comparison as files."""
 
 import json
 import platform
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxroute.comparison import Comparison
-from jaxroute.load.messages import input_error
 from jaxroute.report.tables import notes
+from jaxroute.report.target import RECORD
 from jaxroute.study import Study
 
-RECORD = "run.json"
-"""Marks a directory as one of ours."""
+TABLES = ("summary", "by_length", "shares")
+
+FILES = (*(f"{name}.csv" for name in TABLES), "sessions.parquet", RECORD)
+"""What a result consists of."""
 
 PACKAGES = ("jaxroute", "jax", "jaxlib", "numpy", "scipy", "pandas", "pyarrow")
 
 
-def check_target(directory: Path) -> None:
-    """Refuses to replace a directory that is not the result of an earlier run.
-
-    Raises:
-      InputError: if there is something else of that name.
-    """
-    if directory.is_dir():
-        entries = [entry.name for entry in directory.iterdir()]
-        if entries and RECORD not in entries:
-            found = f"{len(entries)} files and no {RECORD}"
-            expected = "an empty directory, or one of an earlier run"
-            raise input_error(directory, "", found, expected, "give another --out")
-    elif directory.exists():
-        raise input_error(directory, "", "a file", "a directory", "give another --out")
-
-
-@contextmanager
-def whole_directory(directory: Path) -> Iterator[Path]:
-    """A new directory to write into, which takes the place of `directory` once all is written.
-
-    Raises:
-      InputError: if it cannot be made.
-    """
-    check_target(directory)
-    parent = directory.absolute().parent
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=parent))
-    except OSError as error:
-        raise input_error(directory, "", str(error), "a directory that can be written") from error
-    try:
-        yield fresh
-        fresh.chmod(0o755)
-        if directory.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{directory.name}-old-", dir=parent))
-            directory.rename(old / directory.name)
-            fresh.rename(directory)
-            shutil.rmtree(old)
-        else:
-            fresh.rename(directory)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
 def write(directory: Path, study: Study, comparison: Comparison, wall_s: float) -> None:
-    """Writes `summary.csv`, `by_length.csv`, `shares.csv`, `sessions.parquet` and `run.json`."""
-    with whole_directory(directory) as fresh:
-        for name in ("summary", "by_length", "shares"):
-            table = getattr(comparison, name)
-            table.to_csv(fresh / f"{name}.csv", index=False, float_format="%.9g")
-        comparison.sessions.to_parquet(fresh / "sessions.parquet", index=False)
-        record = json.dumps(run_record(study, comparison, wall_s), indent=2, allow_nan=False)
-        (fresh / RECORD).write_text(f"{record}\n")
+    """Writes `FILES` into a directory."""
+    for name in TABLES:
+        table = getattr(comparison, name)
+        table.to_csv(directory / f"{name}.csv", index=False, float_format="%.9g")
+    comparison.sessions.to_parquet(directory / "sessions.parquet", index=False)
+    record = json.dumps(run_record(study, comparison, wall_s), indent=2, allow_nan=False)
+    (directory / RECORD).write_text(f"{record}\n")
 
 
 def run_record(study: Study, comparison: Comparison, wall_s: float) -> dict[str, Any]:
@@ -93,7 +47,11 @@ def run_record(study: Study, comparison: Comparison, wall_s: float) -> dict[str,
             "count": jax.device_count(),
         },
         "seed": study.config.seed,
-        "study": json.loads(study.config.model_dump_json()),
+        "study": json.loads(study.config.model_dump_json(exclude_none=True)),
+        "policies": {
+            name: {field: _plain(value) for field, value in vars(params).items()}
+            for name, params in study.policies.items()
+        },
         "fixed": comparison.fixed,
         "inputs_sha256": dict(study.inputs),
         "notes": list(notes(study, comparison)),
@@ -101,3 +59,11 @@ def run_record(study: Study, comparison: Comparison, wall_s: float) -> dict[str,
         "compile_s": round(comparison.compile_s, 3),
         "replay_s": round(comparison.replay_s, 3),
     }
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as JSON holds it; an infinite number as text."""
+    numbers = np.asarray(value, np.float64)
+    if numbers.ndim:
+        return [_plain(number) for number in numbers]
+    return round(float(numbers), 9) if np.isfinite(numbers) else str(numbers)

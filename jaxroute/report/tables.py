@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
 import rich.box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from jaxroute.comparison import Comparison
@@ -13,15 +15,25 @@ from jaxroute.study import Study
 PLAIN_WIDTH = 200
 """Columns where the output is no terminal, so that a pipe loses nothing."""
 
+
+def _figure(value: float) -> str:
+    """One decimal where that is enough, four digits where it is not; never minus nothing."""
+    return f"{value:,.1f}" if abs(value) >= 100 or value == 0 else f"{value:.4g}"
+
+
+def _points(value: float) -> str:
+    return f"{round(value, 1) + 0.0:.1f}"
+
+
 COLUMNS = {
-    "carbon g": lambda row: f"{row['carbon_g']:,.1f}",
+    "carbon g": lambda row: _figure(row["carbon_g"]),
     "saving % (95 % interval)": lambda row: _saving(row),
     "quality": lambda row: f"{row['mean_quality']:.3f}",
     "TTFT s": lambda row: f"{row['mean_ttft_s']:.3f}",
     "E2E s": lambda row: f"{row['mean_e2e_s']:.2f}",
     "moves": lambda row: f"{row['moves']:,}",
     "returns": lambda row: f"{row['returns']:,}",
-    "rebuilt Mtok": lambda row: f"{row['rebuilt_tokens'] / 1e6:.1f}",
+    "rebuilt ktok": lambda row: f"{row['rebuilt_tokens'] / 1e3:,.1f}",
 }
 
 NARROW = 3
@@ -58,12 +70,14 @@ def show(study: Study, comparison: Comparison, out: Console) -> None:
 
 
 def _table(title: str, rows: list[dict[str, Any]], columns: list[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=escape(title), title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False
+    )
     table.add_column("policy", no_wrap=True)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(row["policy"], *(COLUMNS[name](row) for name in columns))
+        table.add_row(escape(row["policy"]), *(COLUMNS[name](row) for name in columns))
     return table
 
 
@@ -74,11 +88,15 @@ def _marked(rows: list[dict[Any, Any]], baseline: str) -> Iterator[dict[str, Any
         yield row | {"is_baseline": row["policy"] == baseline, "worse": row["mean_quality"] < floor}
 
 
+def _few(names: pd.Index) -> str:
+    return ", ".join(names) if len(names) < 4 else f"{len(names)} policies"
+
+
 def _saving(row: dict[str, Any]) -> str:
     if row["is_baseline"]:
         return "baseline "
-    ends = f"({row['saving_lo_pct']:.1f}, {row['saving_hi_pct']:.1f})"
-    return f"{row['saving_pct']:.1f} {ends}{'*' if row['worse'] else ' '}"
+    ends = f"({_points(row['saving_lo_pct'])}, {_points(row['saving_hi_pct'])})"
+    return f"{_points(row['saving_pct'])} {ends}{'*' if row['worse'] else ' '}"
 
 
 def notes(study: Study, comparison: Comparison) -> Iterator[str]:
@@ -96,11 +114,18 @@ def notes(study: Study, comparison: Comparison) -> Iterator[str]:
             f"{dataset.label}: {len(dataset.lengths):,} sessions, {turns:,} turns, of which "
             f"{unserved:,} ({unserved / max(turns, 1):.2%}) unserved: no model holds their context"
         )
-        for column, gives in (("mask_fallbacks", "masks"), ("ttft_fallbacks", "TTFT limit")):
+        for column, gives in (
+            ("mask_fallbacks", "masks"),
+            ("quality_fallbacks", "quality floor"),
+            ("ttft_fallbacks", "TTFT limit"),
+        ):
             counts = rows.groupby("policy", sort=False)[column].max()
-            which = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+            which = [
+                f"{count:,} ({_few(same.index)})"
+                for count, same in counts[counts > 0].groupby(counts, sort=False)
+            ]
             if which:
-                yield f"{dataset.label}: turns on which the {gives} gave way: {which}"
+                yield f"{dataset.label}: turns on which the {gives} gave way: {'; '.join(which)}"
         chosen = comparison.fixed[dataset.label]
         if chosen:
             yield f"{dataset.label}: " + ", ".join(f"{k} = {v}" for k, v in chosen.items())
