@@ -1,6 +1,7 @@
 """The main job: every policy of a study on every dataset, under every retention."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping
 
@@ -70,14 +71,12 @@ def run(study: Study, report: Report = lambda step, share: None) -> Comparison:
         name: [] for name in ("summary", "by_length", "shares", "sessions")
     }
     fixed, compile_s, replay_s = {}, 0.0, 0.0
-    turns = [int(dataset.lengths.sum()) for dataset in study.datasets]
-    for n, dataset in enumerate(study.datasets):
-
-        def within(step: str, done: int, before: int = sum(turns[:n]), name: str = dataset.label):
-            report(f"{name}: {step}", (before + done) / max(sum(turns), 1))
-
+    before, turns = 0, sum(int(dataset.lengths.sum()) for dataset in study.datasets)
+    for dataset in study.datasets:
+        within = functools.partial(_report_within, report, dataset.label, before, turns)
         outcome = _replay(study, dataset, within)
-        within("bootstrap", turns[n])
+        before += int(dataset.lengths.sum())
+        report(f"{dataset.label}: bootstrap", before / max(turns, 1))
         for name, table in stats.tables(study, dataset, outcome).items():
             tables[name].append(table)
         fixed[dataset.label] = outcome.fixed
@@ -85,6 +84,12 @@ def run(study: Study, report: Report = lambda step, share: None) -> Comparison:
         replay_s += outcome.replay_s
     joined = {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
     return Comparison(**joined, fixed=fixed, compile_s=compile_s, replay_s=replay_s)
+
+
+def _report_within(
+    report: Report, label: str, before: int, turns: int, step: str, done: int
+) -> None:
+    report(f"{label}: {step}", (before + done) / max(turns, 1))
 
 
 def settings(study: Study) -> list[Setting]:
@@ -98,16 +103,11 @@ def settings(study: Study) -> list[Setting]:
     }
 
     def at_each(name: str, axis: str, params: RouterParams) -> list[Setting]:
-        mask = f"{axis}_allowed"
+        field, size = f"{axis}_allowed", sizes[axis]
+        masks = [getattr(params, field) * catalogue.only(index, size) for index in range(size)]
         return [
-            Setting(
-                name,
-                axis,
-                index,
-                params.replace(**{mask: getattr(params, mask) * catalogue.only(index, size)}),
-            )
-            for size in [sizes[axis]]
-            for index in range(size)
+            Setting(name, axis, index, params.replace(**{field: mask}))
+            for index, mask in enumerate(masks)
         ]
 
     rows = [row for axis in sizes for row in at_each(_REFERENCE, axis, fair)]
