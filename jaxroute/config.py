@@ -69,6 +69,9 @@ def _number_of(value: object) -> object:
     return float(value) if isinstance(value, bool) else value
 
 
+PLAN_ROW, BOUND_ROW = "hindsight_plan", "lower_bound"
+"""Rows of the tables that are no policies: no policy may take their names."""
+
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 AtLeastZero = Annotated[Finite, Field(ge=0)]
 AboveZero = Annotated[Finite, Field(gt=0)]
@@ -216,6 +219,8 @@ class StudyConfig(Section):
         for name, policy in self.policy.items():
             if name in presets:
                 raise fault(["policy", name], "a preset's name", "a name of its own")
+            if name in (PLAN_ROW, BOUND_ROW):
+                raise fault(["policy", name], "the name of a bound", "a name of its own")
             _known(["policy", name, "preset"], policy.preset, presets, "a preset")
             for field in FLEET_LISTS:
                 fleet = getattr(self.fleet, field)
