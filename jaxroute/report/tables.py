@@ -26,8 +26,8 @@ COLUMNS = {
     "moves": lambda row: _number(row["moves"], ","),
     "returns": lambda row: _number(row["returns"], ","),
     "rebuilt Mtok": lambda row: _number(row["rebuilt_tokens"], ".1f", unit=1e6),
-    "of plan %": lambda row: _number(row["captured_of_plan_pct"], ".1f"),
-    "of bound %": lambda row: _number(row["captured_of_bound_pct"], ".1f"),
+    "of plan %": lambda row: _captured(row, "plan"),
+    "of bound %": lambda row: _captured(row, "bound"),
 }
 
 CAPTURED = 2
@@ -90,6 +90,11 @@ def _number(value: Any, form: str, *, unit: float | None = None) -> str:
     if pd.isna(value):
         return ""
     return format(value / unit if unit else value, form)
+
+
+def _captured(row: dict[str, Any], what: str) -> str:
+    """Nothing where less quality was served: that saving is not bounded by theirs."""
+    return "" if row["worse"] else _number(row[f"captured_of_{what}_pct"], ",.1f")
 
 
 def _saving(row: dict[str, Any]) -> str:
@@ -156,7 +161,7 @@ def _bounds(study: Study) -> Iterator[str]:
     )
     yield (
         f"{BOUND_ROW}: each turn where it is cheapest with its context cached everywhere, {floor}; "
-        "of plan %, of bound %: share of their saving"
+        "of plan %, of bound %: the share of their saving, but not where there is a *"
     )
 
 
