@@ -165,6 +165,32 @@ def test_exact_is_the_least_of_all_plans(retention):
         assert exact.carbon_g == pytest.approx(cost_g(exact.decision), rel=1e-12)
 
 
+def test_a_session_that_starts_elsewhere_may_keep_its_cache_longer():
+    """More tokens cached do not dominate where caches age: a cold turn ends later than a warm one.
+
+    Only deployment 0 may serve after the first turn, at 100 tokens a second, and its caches live
+    100 s. The turn at 50 s ends at 55.1 s if it finds 992 tokens there and at 65.0 s if it does
+    not, so that at 160 s only the latter's 1,501 tokens are left. Deployment 1 forgets at once.
+    """
+    alike = {"pre_j": 0.1, "pre_s": 0.01, "ttft_floor_s": 0.0, "max_context_tokens": 1e6}
+    zero = ("pre_j_ctx", "pre_s_ctx", "dec_j_ctx", "dec_s_ctx", "host_w", "embodied_g_per_s")
+    world = worlds.world(np.random.default_rng(0), models=2, gpus=1, regions=1)
+    world |= {name: np.full(2, value) for name, value in (alike | dict.fromkeys(zero, 0)).items()}
+    world |= {"ttl_s": np.array([[100.0, 1.0]]), "rtt_s": np.zeros((2, 1))}
+    session = worlds.session(np.random.default_rng(0), world, 3) | {
+        "arrival_s": np.array([0.0, 50.0, 160.0]),
+        "hour": np.zeros(3, int),
+        "prefix_tokens": np.array([0, 1001, 1501]),
+        "new_tokens": np.array([1001, 500, 10]),
+        "output_tokens": np.ones(3),
+        "quality": np.array([[1.0, 1.0], [1.0, 0.0], [1.0, 0.0]]),
+    }
+    exact = exact_plan(world, session, worlds.params(quality_floor=0.5))
+    assert exact.decision.tolist() == [1, 0, 0]
+    g_per_token = 0.1 * world["pue"][0] * world["intensity_g_per_kwh"][0, 0] / 3.6e6
+    assert exact.carbon_g == pytest.approx(g_per_token * (1001 + 1501 + 1511 - 1488))
+
+
 @pytest.mark.parametrize("retention", ["keep", "drop"])
 def test_with_one_model_one_gpu_and_equal_kappa_sticky_is_optimal(retention):
     rng = np.random.default_rng(33)
@@ -202,4 +228,4 @@ def test_no_preset_with_the_same_filters_emits_less_than_the_bound(trace):
     np.testing.assert_allclose(
         plan.carbon_g[single], bound_g[single], rtol=tolerances.TOTALS["float32"]
     )
-    assert plan.carbon_g.sum() > 1.1 * bound_g.sum()
+    assert plan.carbon_g.sum() > 1.01 * bound_g.sum()
