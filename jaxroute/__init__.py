@@ -5,6 +5,7 @@ traces against a fleet of (model, GPU type, region) deployments and says how muc
 routing policy would have emitted.
 """
 
+from jaxroute.bounds import Plan, free_context_bound, hindsight_plan, planned
 from jaxroute.catalogue import preset, presets
 from jaxroute.comparison import compare
 from jaxroute.errors import InputError
@@ -25,6 +26,7 @@ __all__ = [
     "Fleet",
     "InputError",
     "Observation",
+    "Plan",
     "Policy",
     "Retention",
     "RouterParams",
@@ -36,7 +38,10 @@ __all__ = [
     "World",
     "compare",
     "evaluate",
+    "free_context_bound",
+    "hindsight_plan",
     "load_study",
+    "planned",
     "preset",
     "presets",
     "router",

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pandas as pd
 
-from jaxroute import catalogue, simulate, stats
+from jaxroute import bounds, catalogue, simulate, stats
 from jaxroute.dataset import Dataset
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
@@ -56,6 +56,8 @@ def compare(study: Study) -> pd.DataFrame:
 
     The columns are those of `summary.csv` (`jaxroute.stats.summary`). Savings are against the
     study's baseline under the same retention, with a paired bootstrap 95 % interval over sessions.
+    After the policies stand the rows `hindsight_plan` and `lower_bound` (`jaxroute.bounds`), under
+    the study's quality floor, unless a policy has a TTFT limit, which neither can respect.
 
     >>> import jaxroute as jr
     >>> table = jr.compare(jr.load_study())
@@ -123,24 +125,27 @@ def _replay(study: Study, dataset: Dataset, report: Callable[[str, int], None]) 
     rows = settings(study)
     params = stack(row.params for row in rows)
     retentions = stack(study.retentions.values())
+    filters = catalogue.preset("fair_carbon", quality_floor=study.config.quality_floor)
     deployments = len(study.deployments)
-    shape = (len(study.retentions), len(rows), len(dataset.lengths))
+    plan = len(rows)
+    shape = (len(study.retentions), plan + 1, len(dataset.lengths))
     totals = {name: np.zeros(shape, np.float32) for name in simulate.FIELDS}
+    bound_g = np.zeros(shape[-1])
     turns = np.zeros((*shape[:2], deployments), np.int64)
     carbon_g = np.zeros((*shape[:2], deployments))
     compiled, compile_s, replay_s = None, 0.0, 0.0
     for part, sessions in dataset.blocks():
         began = time.perf_counter()
+        arguments = params, filters, sessions, study.world, retentions
         if compiled is None:
             report("compile", 0)
-            compiled = simulate.evaluate_grid.lower(
-                params, sessions, study.world, retentions
-            ).compile()
+            compiled = bounds.evaluate_grid.lower(*arguments).compile()
             compile_s = time.perf_counter() - began
             report("replay", 0)
             began = time.perf_counter()
-        sums, trace = jax.block_until_ready(compiled(params, sessions, study.world, retentions))
+        sums, trace, least_g = jax.block_until_ready(compiled(*arguments))
         replay_s += time.perf_counter() - began
+        bound_g[part] = np.asarray(least_g)[: part.stop - part.start]
         for name, values in totals.items():
             values[..., part] = np.asarray(getattr(sums, name))[..., : part.stop - part.start]
         counted = stats.by_deployment(
@@ -161,10 +166,13 @@ def _replay(study: Study, dataset: Dataset, report: Callable[[str, int], None]) 
         for n, row in enumerate(rows)
         if row.policy == name and (row.axis is None or row.index == chosen[name])
     ]
+    if study.bounded:
+        kept.append(plan)
     return stats.Outcome(
         totals={name: values[:, kept] for name, values in totals.items()},
         deployment_turns=turns[:, kept],
         deployment_carbon_g=carbon_g[:, kept],
+        bound_carbon_g=bound_g if study.bounded else None,
         fixed={
             name: list(getattr(study.config.fleet, f"{axis}s"))[chosen[name]]
             for name, axis in study.fixed.items()

@@ -75,6 +75,9 @@ def _number_of(value: object) -> object:
     return float(value) if isinstance(value, bool) else value
 
 
+PLAN_ROW, BOUND_ROW = "hindsight_plan", "lower_bound"
+"""Rows of the tables that are no policies: no policy may take their names."""
+
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 LARGEST = 1e9
 """Beyond it sums of prices leave float32's range, and no price in grams means anything."""
@@ -230,6 +233,8 @@ class StudyConfig(Section):
         for name, policy in self.policy.items():
             if name in presets:
                 raise fault(["policy", name], "a preset's name", "a name of its own")
+            if name in (PLAN_ROW, BOUND_ROW):
+                raise fault(["policy", name], "the name of a bound", "a name of its own")
             _known(["policy", name, "preset"], policy.preset, presets, "a preset")
             for field in FLEET_LISTS:
                 fleet = getattr(self.fleet, field)

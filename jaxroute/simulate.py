@@ -179,8 +179,13 @@ def step(
     return left, (totals, trace)
 
 
-def _check_shapes(sessions: Sessions, world: World) -> None:
-    """Refuses sessions that were packed for another fleet, and tables that do not fit together."""
+def admit(
+    params: RouterParams, sessions: Sessions, world: World
+) -> tuple[RouterParams, Sessions, World]:
+    """The three with every float in the world's dtype, as JAX arrays.
+
+    Refuses sessions that were packed for another fleet, and tables that do not fit together.
+    """
     turns, fleet = sessions.turns, jax.tree.leaves(world.fleet)
     deployments, regions = world.fleet.model.shape[0], world.pue.shape[0]
     chex.assert_equal_shape(fleet)
@@ -191,16 +196,15 @@ def _check_shapes(sessions: Sessions, world: World) -> None:
     chex.assert_equal_shape(flat)
     chex.assert_shape(turns.noise, (*turns.valid.shape, deployments))
     chex.assert_shape(turns.quality, (*turns.valid.shape, None))
+    return jax.tree.map(jnp.asarray, cast((params, sessions, world), world.fleet.pre_j.dtype))
 
 
 def replay(
     params: RouterParams, sessions: Sessions, world: World, *, policy: Policy
 ) -> tuple[Totals, Trace]:
     """The scan behind `evaluate`, unjitted: totals `[S]` and the turn-by-turn trace `[R, T]`."""
-    _check_shapes(sessions, world)
-    dtype = world.fleet.pre_j.dtype
-    params, sessions, world = jax.tree.map(jnp.asarray, cast((params, sessions, world), dtype))
-    rows = sessions.turns.valid.shape[0]
+    params, sessions, world = admit(params, sessions, world)
+    dtype, rows = world.fleet.pre_j.dtype, sessions.turns.valid.shape[0]
     allowed = policies.allowed(params, world.fleet)
     one_turn = jax.vmap(functools.partial(step, params, policy, world, allowed))
     opened = opening(params, policy, allowed.shape[0], dtype)

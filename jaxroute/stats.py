@@ -8,6 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from jaxroute import draws
+from jaxroute.config import BOUND_ROW, PLAN_ROW
 from jaxroute.dataset import Dataset
 from jaxroute.simulate import FIELDS
 from jaxroute.study import Study
@@ -25,6 +26,12 @@ LENGTHS = {"1": (1, 1), "2-5": (2, 5), "6-10": (6, 10), "11-30": (11, 30), ">30"
 
 PARTS = ("carbon_prefill_g", "carbon_rebuild_g", "carbon_decode_g", "carbon_embodied_g")
 SAVINGS = ("saving_pct", "saving_lo_pct", "saving_hi_pct")
+CAPTURED = ("captured_of_plan_pct", "captured_of_bound_pct")
+COUNTS = (
+    *("moves", "returns", "rebuilt_tokens"),
+    *("mask_fallbacks", "quality_fallbacks", "ttft_fallbacks"),
+)
+"""Whole numbers that the bound has none of: nullable integers in the tables."""
 
 _SESSIONS_A_CHUNK = 4096
 
@@ -33,9 +40,12 @@ _SESSIONS_A_CHUNK = 4096
 class Outcome:
     """What a replay of N retentions and P policies left of S sessions on D deployments.
 
+    The last of the policies is the hindsight plan if there is a bound.
+
     Attributes:
       totals: by the names of `jaxroute.simulate.Totals`, `[N, P, S]` each.
       deployment_turns, deployment_carbon_g: `[N, P, D]`.
+      bound_carbon_g: `[S]`, which no policy under the study's floor goes below, or None.
       fixed: the name that each policy with a fixed axis was masked to.
       compile_s, replay_s: seconds spent compiling and replaying.
     """
@@ -43,6 +53,7 @@ class Outcome:
     totals: Mapping[str, NDArray[np.floating]]
     deployment_turns: NDArray[np.int64]
     deployment_carbon_g: Floats
+    bound_carbon_g: Floats | None
     fixed: Mapping[str, str]
     compile_s: float
     replay_s: float
@@ -74,6 +85,16 @@ def saving_pct(carbon_g: Floats, baseline_g: Floats) -> Floats:
         return np.where(baseline_g > 0, 100 * (1 - carbon_g / baseline_g), np.nan)
 
 
+def captured_pct(saving_pct: Floats, attainable_pct: Floats) -> Floats:
+    """`100 saving / attainable`; NaN where nothing can be saved.
+
+    >>> captured_pct(np.array([6.0, 1.0]), np.array([8.0, -2.0])).tolist()
+    [75.0, nan]
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(attainable_pct > 0, 100 * saving_pct / attainable_pct, np.nan)
+
+
 def resampled(carbon_g: Floats, hashes: draws.Hashes, seed: int) -> Floats:
     """Bootstrap totals over sessions, `[..., replicates]`, of bills `[..., S]`.
 
@@ -102,9 +123,11 @@ def interval(totals_g: Floats, baseline_g: Floats, sessions: int) -> Floats:
 
 def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.DataFrame]:
     """The four tables of a dataset, by name: summary, by_length, shares, sessions."""
-    names = list(study.policies)
-    base = names.index(study.config.baseline)
-    carbon = bills(outcome.totals)
+    bounded = outcome.bound_carbon_g is not None
+    served = [*study.policies, *([PLAN_ROW] if bounded else [])]
+    listed = [*served, *([BOUND_ROW] if bounded else [])]
+    base = served.index(study.config.baseline)
+    totals, carbon = _with_bound(outcome)
     bucket = np.select(
         [dataset.lengths <= high for _, high in LENGTHS.values()], range(len(LENGTHS))
     )
@@ -114,22 +137,39 @@ def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.Dat
             for n in range(len(LENGTHS))
         ]
     )
-    parts = {
-        "summary": _summary(outcome, carbon, replicates.sum(0), base),
-        "by_length": _by_length(outcome, carbon, replicates, base, bucket),
-        "shares": _shares(outcome, study.deployments),
-        "sessions": _sessions(outcome, carbon, dataset.session_ids),
-    }
-    index = pd.MultiIndex.from_product(
-        [[dataset.label], list(study.retentions), names], names=["dataset", "retention", "policy"]
-    ).to_frame(index=False)
+
+    def labelled(names: list[str], table: pd.DataFrame) -> pd.DataFrame:
+        index = pd.MultiIndex.from_product(
+            [[dataset.label], list(study.retentions), names],
+            names=["dataset", "retention", "policy"],
+        ).to_frame(index=False)
+        rows = index.loc[index.index.repeat(len(table) // len(index))].reset_index(drop=True)
+        return pd.concat([rows, table], axis=1)
+
     return {
-        name: pd.concat(
-            [index.loc[index.index.repeat(len(table) // len(index))].reset_index(drop=True), table],
-            axis=1,
-        )
-        for name, table in parts.items()
+        "summary": labelled(listed, _summary(totals, carbon, replicates.sum(0), base, bounded)),
+        "by_length": labelled(listed, _by_length(totals, carbon, replicates, base, bucket)),
+        "shares": labelled(served, _shares(outcome, study.deployments)),
+        "sessions": labelled(listed, _sessions(totals, carbon, dataset.session_ids)),
     }
+
+
+def _with_bound(outcome: Outcome) -> tuple[Mapping[str, NDArray[np.floating]], Floats]:
+    """Totals and bills with the bound, if there is one, as the last row.
+
+    Its carbon is no plan's: of the totals it has the turns alone, and NaN for the rest.
+    """
+    totals, carbon = outcome.totals, bills(outcome.totals)
+    if outcome.bound_carbon_g is None:
+        return totals, carbon
+    turns = {name: totals[name][:, -1:] for name in ("turns", "unserved")}
+    unknown = np.full_like(totals["turns"][:, -1:], np.nan)
+    extended = {
+        name: np.concatenate([values, turns.get(name, unknown)], axis=1)
+        for name, values in totals.items()
+    }
+    bound = np.broadcast_to(outcome.bound_carbon_g, unknown.shape)
+    return extended, np.concatenate([carbon, bound], axis=1)
 
 
 def _flat(columns: Mapping[str, NDArray]) -> pd.DataFrame:
@@ -137,37 +177,37 @@ def _flat(columns: Mapping[str, NDArray]) -> pd.DataFrame:
     return pd.DataFrame({name: np.asarray(values).ravel() for name, values in columns.items()})
 
 
-def _summary(outcome: Outcome, carbon: Floats, replicates: Floats, base: int) -> pd.DataFrame:
-    """One row a retention and policy. Sums, but for means per served turn and savings in %."""
-    sums = {name: outcome.totals[name].sum(-1, dtype=np.float64) for name in FIELDS}
+def _summary(
+    totals: Mapping[str, NDArray], carbon: Floats, replicates: Floats, base: int, bounded: bool
+) -> pd.DataFrame:
+    """One row a retention and policy. Sums, but for means per served turn and savings in %.
+
+    `captured_of_plan_pct` and `captured_of_bound_pct` are the saving's share of the plan's and of
+    the bound's, NaN where those save nothing.
+    """
+    sums = {name: totals[name].sum(-1, dtype=np.float64) for name in FIELDS}
     total = carbon.sum(-1)
+    saving = saving_pct(total, total[:, base : base + 1])
     ends = interval(replicates, replicates[:, base : base + 1], carbon.shape[-1])
+    attainable = saving[:, -2:] if bounded else np.full((len(saving), 2), np.nan)
     with np.errstate(invalid="ignore"):
         mean = {name: sums[name] / sums["turns"] for name in ("ttft_s", "e2e_s", "quality")}
-    return _flat(
+    table = _flat(
         {"sessions": np.full(total.shape, carbon.shape[-1])}
         | {name: _counts(sums[name]) for name in ("turns", "unserved")}
         | {"carbon_g": total}
         | {name: sums[name] for name in PARTS}
         | {"energy_kwh": sums["energy_kwh"]}
         | {f"mean_{name}": values for name, values in mean.items()}
-        | {
-            name: _counts(sums[name])
-            for name in ("moves", "returns", "rebuilt_tokens")
-            + ("mask_fallbacks", "quality_fallbacks", "ttft_fallbacks")
-        }
-        | dict(
-            zip(
-                SAVINGS,
-                (saving_pct(total, total[:, base : base + 1]), ends[..., 0], ends[..., 1]),
-                strict=True,
-            )
-        )
+        | {name: np.rint(sums[name]) for name in COUNTS}
+        | dict(zip(SAVINGS, (saving, ends[..., 0], ends[..., 1]), strict=True))
+        | {name: captured_pct(saving, attainable[:, n : n + 1]) for n, name in enumerate(CAPTURED)}
     )
+    return table.astype(dict.fromkeys(COUNTS, "Int64"))
 
 
 def _by_length(
-    outcome: Outcome, carbon: Floats, replicates: Floats, base: int, bucket: NDArray
+    totals: Mapping[str, NDArray], carbon: Floats, replicates: Floats, base: int, bucket: NDArray
 ) -> pd.DataFrame:
     """One row a retention, policy and bucket of session length, as many as `LENGTHS`.
 
@@ -178,7 +218,7 @@ def _by_length(
     for n, label in enumerate(LENGTHS):
         inside = bucket == n
         sums = {
-            name: outcome.totals[name][..., inside].sum(-1, dtype=np.float64)
+            name: totals[name][..., inside].sum(-1, dtype=np.float64)
             for name in ("turns", "unserved", *PARTS)
         }
         inside_g = carbon[..., inside]
@@ -218,10 +258,10 @@ def _shares(outcome: Outcome, deployments: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _sessions(outcome: Outcome, carbon: Floats, session_ids: NDArray) -> pd.DataFrame:
+def _sessions(totals: Mapping[str, NDArray], carbon: Floats, session_ids: NDArray) -> pd.DataFrame:
     """One row a retention, policy and session: the sums of `jaxroute.simulate.Totals`."""
     ids = np.broadcast_to(session_ids, carbon.shape)
-    return _flat({"session_id": ids, "carbon_g": carbon} | dict(outcome.totals))
+    return _flat({"session_id": ids, "carbon_g": carbon} | dict(totals))
 
 
 def _counts(values: Floats) -> NDArray[np.int64]:

@@ -65,6 +65,16 @@ class Study:
             raise ValueError(f"the study has several datasets ({labels}): use study.datasets")
         return self.datasets[0].sessions
 
+    @property
+    def bounded(self) -> bool:
+        """Whether bounds can be told: a TTFT limit depends on the caches, which they leave out."""
+        return not self.ttft_limited
+
+    @property
+    def ttft_limited(self) -> tuple[str, ...]:
+        """The policies that have a TTFT limit."""
+        return tuple(n for n, each in self.policies.items() if not np.isinf(each.ttft_slo_s))
+
 
 def load_study(
     path: str | Path | None = None,

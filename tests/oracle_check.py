@@ -1,11 +1,14 @@
 """The engine held to the oracle: first free, then with the engine's decisions forced on it."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 import tolerances
 from bridge import oracle_params, oracle_sessions, oracle_world, places_of
 
@@ -13,7 +16,7 @@ from jaxroute import catalogue, reference, simulate
 from jaxroute.dataset import Dataset
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
-from jaxroute.study import Study
+from jaxroute.study import Study, load_study
 from jaxroute.world import Retention, cast
 
 RETENTIONS = {
@@ -23,7 +26,25 @@ RETENTIONS = {
     "drop": Retention.of(drop_on_leave=True),
 }
 
+TRACES = os.environ.get("JAXROUTE_TRACES")
+BUNDLED = "builtin:sharegpt"
+
 FIXED_AT = {"model": 3, "gpu": 1, "region": 2}
+
+
+def traces() -> list:
+    """The traces at hand, for `pytest.mark.parametrize`; skipped ones say why."""
+    found = sorted(Path(TRACES).glob("*.csv*")) if TRACES else []
+    others = [path for path in found if not path.name.startswith("sharegpt")]
+    if not others:
+        reason = f"no traces in JAXROUTE_TRACES={TRACES}" if TRACES else "JAXROUTE_TRACES is unset"
+        return [BUNDLED, pytest.param("more traces", marks=pytest.mark.skip(reason=reason))]
+    return [BUNDLED, *(pytest.param(str(path), id=path.stem) for path in others)]
+
+
+def study_of(trace: str) -> Study:
+    """The default study on one of `traces`."""
+    return load_study() if trace == BUNDLED else load_study(traces=[trace])
 
 
 def presets(study: Study) -> dict[str, RouterParams]:

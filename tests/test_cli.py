@@ -16,6 +16,7 @@ SUMMARY = [
     *("energy_kwh", "mean_ttft_s", "mean_e2e_s", "mean_quality", "moves", "returns"),
     *("rebuilt_tokens", "mask_fallbacks", "quality_fallbacks", "ttft_fallbacks"),
     *("saving_pct", "saving_lo_pct", "saving_hi_pct"),
+    *("captured_of_plan_pct", "captured_of_bound_pct"),
 ]
 HEADER = "session_id,turn,arrival_s,input_tokens,output_tokens"
 TRACE = f"""{HEADER}
@@ -74,15 +75,31 @@ def test_every_output_of_a_comparison(monkeypatch, capsys, tmp_path, trace, carb
 
     summary = pd.read_csv(out / "summary.csv")
     assert list(summary) == SUMMARY
-    assert len(summary) == 2 * 3 * 16
+    assert len(summary) == 2 * 3 * (16 + 2)
     assert summary["retention"].unique().tolist() == ["keep", "ttl_300s", "drop"]
     assert (summary.query("policy == 'fair_carbon'")["saving_pct"] == 0).all()
     mine = summary[summary["dataset"] == "mine"]
     assert (mine["turns"] == 4).all()
     assert (mine["unserved"] == 2).all()
-    parts = summary["carbon_prefill_g"] + summary["carbon_decode_g"] + summary["carbon_embodied_g"]
-    np.testing.assert_allclose(summary["carbon_g"], parts, rtol=1e-6)
-    assert (summary["carbon_rebuild_g"] <= summary["carbon_g"]).all()
+    bound, plan = (summary.query(f"policy == '{n}'") for n in ("lower_bound", "hindsight_plan"))
+    known = ["turns", "unserved", "carbon_g", "saving_pct", "captured_of_bound_pct"]
+    assert bound[known].notna().all(axis=None)
+    assert bound[["energy_kwh", "mean_quality", "moves", "rebuilt_tokens"]].isna().all(axis=None)
+    assert (bound["carbon_g"].to_numpy() <= plan["carbon_g"].to_numpy()).all()
+    for row, column in ((plan, "captured_of_plan_pct"), (bound, "captured_of_bound_pct")):
+        assert row[column].dropna().to_numpy() == pytest.approx(100)
+    attainable = bound.set_index(["dataset", "retention"])["saving_pct"]
+    per_row = pd.MultiIndex.from_frame(summary[["dataset", "retention"]])
+    np.testing.assert_allclose(
+        summary["captured_of_bound_pct"],
+        100 * summary["saving_pct"] / attainable[per_row].to_numpy(),
+        rtol=1e-6,
+        atol=1e-9,
+    )
+    served = summary[summary["policy"] != "lower_bound"]
+    parts = served["carbon_prefill_g"] + served["carbon_decode_g"] + served["carbon_embodied_g"]
+    np.testing.assert_allclose(served["carbon_g"], parts, rtol=1e-6)
+    assert (served["carbon_rebuild_g"] <= served["carbon_g"]).all()
 
     buckets = pd.read_csv(out / "by_length.csv")
     assert buckets["length_bucket"].unique().tolist() == ["1", "2-5", "6-10", "11-30", ">30"]
@@ -93,11 +110,11 @@ def test_every_output_of_a_comparison(monkeypatch, capsys, tmp_path, trace, carb
     shares = pd.read_csv(out / "shares.csv")
     assert list(shares) == [*keys, "model", "gpu", "region", "turns", "carbon_g"]
     grouped = shares.groupby(keys, sort=False)[["turns", "carbon_g"]].sum()
-    np.testing.assert_array_equal(grouped["turns"], summary["turns"])
-    np.testing.assert_allclose(grouped["carbon_g"], summary["carbon_g"], rtol=1e-5)
+    np.testing.assert_array_equal(grouped["turns"], served["turns"])
+    np.testing.assert_allclose(grouped["carbon_g"], served["carbon_g"], rtol=1e-5)
 
     sessions = pd.read_parquet(out / "sessions.parquet")
-    assert len(sessions) == 3 * 16 * (3 + 1)
+    assert len(sessions) == 3 * (16 + 2) * (3 + 1)
     by_session = sessions.groupby(keys, sort=False)["carbon_g"].sum().to_numpy()
     np.testing.assert_allclose(by_session, summary["carbon_g"], rtol=1e-6)
 
@@ -124,13 +141,33 @@ def test_a_study_with_a_policy_of_ones_own(monkeypatch, capsys, tmp_path, trace)
     status, printed, _ = jaxroute(monkeypatch, capsys, "compare", study, "--out", out)
     assert status == 0
     summary = pd.read_csv(out / "summary.csv")
-    assert summary["policy"].tolist() == ["mine", "carbon_router_fixed_gpu", "fair_carbon"]
+    named = ["mine", "carbon_router_fixed_gpu", "fair_carbon", "hindsight_plan", "lower_bound"]
+    assert summary["policy"].tolist() == named
+    assert "an hour: feasible plan, not an optimum" in printed
+    assert "drop: optimum" not in printed
     assert summary["dataset"].unique().tolist() == ["chat"]
     shares = pd.read_csv(out / "shares.csv").query("policy == 'mine' and turns > 0")
     assert shares["region"].unique().tolist() == ["DE"]
     fixed = pd.read_csv(out / "shares.csv").query("policy.str.contains('fixed') and turns > 0")
     assert fixed["gpu"].nunique() == 1
     assert f"carbon_router_fixed_gpu = {fixed['gpu'].iloc[0]}" in printed
+
+
+def test_with_a_ttft_limit_there_is_no_bound(monkeypatch, capsys, tmp_path, trace):
+    study = tmp_path / "study.toml"
+    study.write_text(
+        'policies = ["swift", "carbon_router"]\n[[datasets]]\npath = "mine.csv"\n'
+        '[policy.swift]\npreset = "carbon_router"\nttft_slo_s = 0.2\n'
+    )
+    out = tmp_path / "out"
+    status, printed, _ = jaxroute(monkeypatch, capsys, "compare", study, "--out", out)
+    assert status == 0
+    assert "no hindsight_plan and no lower_bound: the TTFT limit of swift depends on" in printed
+    assert "of bound %" not in printed
+    summary = pd.read_csv(out / "summary.csv")
+    assert list(summary) == SUMMARY
+    assert set(summary["policy"]) == {"swift", "carbon_router", "fair_carbon"}
+    assert summary[["captured_of_plan_pct", "captured_of_bound_pct"]].isna().all(axis=None)
 
 
 def test_results_depend_on_the_seed_and_on_nothing_else(monkeypatch, capsys, tmp_path, trace):
@@ -237,6 +274,7 @@ def test_an_empty_trace_and_a_single_turn(monkeypatch, capsys, tmp_path, trace):
     assert "0 sessions, 0 turns" in printed
     summary = pd.read_csv(out / "summary.csv")
     assert (summary[["sessions", "turns", "carbon_g"]] == 0).all(axis=None)
+    assert "lower_bound" in set(summary["policy"])
 
     trace.write_text(f"{HEADER}\na,0,0,10,1\n")
     status, _, _ = jaxroute(monkeypatch, capsys, "compare", "--trace", trace, "--out", out)

@@ -155,6 +155,7 @@ MISTAKES = {
     + "ttl = 3": "retention[1].ttl: found an unknown key, expected an allowed one; did you",
     RETENTION + RETENTION: "retention[2]: found 'a' once more, expected each name once",
     "[[retention]]\nttl_s = 1": "retention[0].label: found nothing, expected a value",
+    "[policy.lower_bound]\npreset = 'random'": "policy.lower_bound: found the name of a bound,",
     "[policy.random]\npreset = 'random'": "policy.random: found a preset's name, expected",
     "[policy.x]\npreset = 'randm'": "policy.x.preset: found 'randm', expected a preset; did",
     "[policy.x]": "policy.x.preset: found nothing, expected a value",

@@ -6,32 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from oracle_check import RETENTIONS, check, stratified, subset
+from oracle_check import BUNDLED, RETENTIONS, check, stratified, study_of, subset, traces
 
-from jaxroute.study import load_study
-
-TRACES = os.environ.get("JAXROUTE_TRACES")
-BUNDLED = "builtin:sharegpt"
 SESSIONS = 300
 
 
-def _traces() -> list:
-    found = sorted(Path(TRACES).glob("*.csv*")) if TRACES else []
-    others = [path for path in found if not path.name.startswith("sharegpt")]
-    if not others:
-        reason = f"no traces in JAXROUTE_TRACES={TRACES}" if TRACES else "JAXROUTE_TRACES is unset"
-        return [BUNDLED, pytest.param("more traces", marks=pytest.mark.skip(reason=reason))]
-    return [BUNDLED, *(pytest.param(str(path), id=path.stem) for path in others)]
-
-
-def _study(trace: str):
-    return load_study() if trace == BUNDLED else load_study(traces=[trace])
-
-
 @pytest.mark.parametrize("retention", RETENTIONS)
-@pytest.mark.parametrize("trace", _traces())
+@pytest.mark.parametrize("trace", traces())
 def test_engine_agrees_with_the_oracle(trace, retention):
-    study = _study(trace)
+    study = study_of(trace)
     dataset = study.datasets[0]
     sample = subset(dataset, stratified(dataset, SESSIONS))
     check(study, sample, RETENTIONS[retention])
@@ -39,9 +22,9 @@ def test_engine_agrees_with_the_oracle(trace, retention):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("retention", RETENTIONS)
-@pytest.mark.parametrize("trace", _traces())
+@pytest.mark.parametrize("trace", traces())
 def test_engine_agrees_with_the_oracle_on_every_session(trace, retention):
-    study = _study(trace)
+    study = study_of(trace)
     check(study, study.datasets[0], RETENTIONS[retention])
 
 
@@ -52,7 +35,7 @@ def test_in_x64_engine_and_oracle_agree_to_1e_9(retention):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("retention", RETENTIONS)
-@pytest.mark.parametrize("trace", _traces())
+@pytest.mark.parametrize("trace", traces())
 def test_in_x64_engine_and_oracle_agree_to_1e_9_on_more(trace, retention):
     _agree_in_x64(trace, retention, SESSIONS)
 

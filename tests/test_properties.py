@@ -10,7 +10,7 @@ from bridge import engine_params, engine_sessions, engine_world, places_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxroute import simulate
+from jaxroute import free_context_bound, hindsight_plan, simulate
 from jaxroute.catalogue import logit
 from jaxroute.numerics import stack
 from jaxroute.simulate import FIELDS, evaluate
@@ -62,6 +62,11 @@ def test_padding_with_nan_changes_nothing(sessions, retention):
     for name in FIELDS:
         np.testing.assert_array_equal(getattr(clean, name), getattr(dirty, name), err_msg=name)
     assert np.isfinite(np.stack(jax.tree.leaves(clean))).all()
+    plans = [
+        (hindsight_plan(GATED, each, world), free_context_bound(GATED, each, world))
+        for each in (packed, dataclasses.replace(packed, turns=spoiled))
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *plans)
 
 
 @quick

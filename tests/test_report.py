@@ -23,18 +23,27 @@ def outcome(tmp_path_factory):
     return study, comparison.run(study)
 
 
-@pytest.mark.parametrize(("width", "columns"), [(80, 3), (140, 8)])
+@pytest.mark.parametrize(("width", "columns"), [(80, 3), (140, 8), (160, 10)])
 def test_tables_fit_the_terminal_with_every_policy_named(outcome, width, columns):
     out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     tables.show(*outcome, out)
     printed = out.file.getvalue()
     assert "…" not in printed
     assert max(map(len, printed.splitlines())) <= width
-    for policy in outcome[0].policies:
+    for policy in (*outcome[0].policies, "hindsight_plan", "lower_bound"):
         assert sum(f" {policy} " in line for line in printed.splitlines()) >= 3
     header = next(line for line in printed.splitlines() if line.startswith(" policy"))
     for n, name in enumerate(tables.COLUMNS):
         assert (name in header) == (n < columns)
+
+
+def test_what_a_bound_does_not_have_is_left_blank_and_its_worth_is_said(outcome):
+    out = Console(file=io.StringIO(), width=160, force_terminal=True, color_system=None)
+    tables.show(*outcome, out)
+    printed = out.file.getvalue()
+    assert not any(word in printed for word in ("nan", "<NA>", "None"))
+    notes = list(tables.notes(*outcome))
+    assert any("drop: optimum; keep, ttl_300s: feasible plan, not an optimum" in n for n in notes)
 
 
 def test_a_pipe_gets_every_column_and_no_escapes(outcome, monkeypatch, capsys):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import rich.box
 from rich.console import Console
@@ -10,7 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from jaxroute.comparison import Comparison
+from jaxroute.config import BOUND_ROW, PLAN_ROW
 from jaxroute.study import Study
+from jaxroute.world import Retention
 
 PLAIN_WIDTH = 200
 """Columns where the output is no terminal, so that a pipe loses nothing."""
@@ -25,19 +28,30 @@ def _points(value: float) -> str:
     return f"{round(value, 1) + 0.0:.1f}"
 
 
+def _number(value: Any, form: str, *, unit: float | None = None) -> str:
+    if pd.isna(value):
+        return ""
+    return format(value / unit if unit else value, form)
+
+
 COLUMNS = {
     "carbon g": lambda row: _figure(row["carbon_g"]),
     "saving % (95 % interval)": lambda row: _saving(row),
-    "quality": lambda row: f"{row['mean_quality']:.3f}",
-    "TTFT s": lambda row: f"{row['mean_ttft_s']:.3f}",
-    "E2E s": lambda row: f"{row['mean_e2e_s']:.2f}",
-    "moves": lambda row: f"{row['moves']:,}",
-    "returns": lambda row: f"{row['returns']:,}",
-    "rebuilt ktok": lambda row: f"{row['rebuilt_tokens'] / 1e3:,.1f}",
+    "quality": lambda row: _number(row["mean_quality"], ".3f"),
+    "TTFT s": lambda row: _number(row["mean_ttft_s"], ".3f"),
+    "E2E s": lambda row: _number(row["mean_e2e_s"], ".2f"),
+    "moves": lambda row: _number(row["moves"], ","),
+    "returns": lambda row: _number(row["returns"], ","),
+    "rebuilt ktok": lambda row: _number(row["rebuilt_tokens"], ",.1f", unit=1e3),
+    "of plan %": lambda row: _captured(row, "plan"),
+    "of bound %": lambda row: _captured(row, "bound"),
 }
 
+CAPTURED = 2
+"""The last columns, left out where there is no bound."""
+
 NARROW = 3
-"""Columns shown where the terminal has no room for all."""
+"""Columns shown where the terminal has no room for more."""
 
 WORSE = 0.01
 """Of mean quality below the baseline's: a saving beyond it is marked."""
@@ -53,6 +67,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def show(study: Study, comparison: Comparison, out: Console) -> None:
     """Prints a table for each dataset and retention, then what a reader has to know."""
+    roomy = out.options.update(width=PLAIN_WIDTH, max_width=PLAIN_WIDTH)
     synthetic = {each.label for each in study.datasets if each.synthetic_times}
     for (dataset, retention), rows in comparison.summary.groupby(
         ["dataset", "retention"], sort=False
@@ -60,10 +75,12 @@ def show(study: Study, comparison: Comparison, out: Console) -> None:
         times = " (synthetic times)" if dataset in synthetic else ""
         title = f"{dataset}{times}, caches: {retention}"
         marked = list(_marked(rows.to_dict("records"), study.config.baseline))
-        table = _table(title, marked, list(COLUMNS))
-        roomy = out.options.update(width=PLAIN_WIDTH, max_width=PLAIN_WIDTH)
-        if out.measure(table, options=roomy).maximum > out.width:
-            table = _table(f"{title} (more in a wider terminal)", marked, list(COLUMNS)[:NARROW])
+        every = len(COLUMNS) - (0 if study.bounded else CAPTURED)
+        for count in (every, len(COLUMNS) - CAPTURED, NARROW):
+            more = "" if count == every else " (more in a wider terminal)"
+            table = _table(f"{title}{more}", marked, list(COLUMNS)[:count])
+            if out.measure(table, options=roomy).maximum <= out.width:
+                break
         out.print(table)
     for line in notes(study, comparison):
         out.print(f"- {line}", markup=False, soft_wrap=not out.is_terminal)
@@ -92,6 +109,11 @@ def _few(names: pd.Index) -> str:
     return ", ".join(names) if len(names) < 4 else f"{len(names)} policies"
 
 
+def _captured(row: dict[str, Any], what: str) -> str:
+    """Nothing where less quality was served: that saving is not bounded by theirs."""
+    return "" if row["worse"] else _number(row[f"captured_of_{what}_pct"], ",.1f")
+
+
 def _saving(row: dict[str, Any]) -> str:
     if row["is_baseline"]:
         return "baseline "
@@ -105,6 +127,7 @@ def notes(study: Study, comparison: Comparison) -> Iterator[str]:
         f"saving against {study.config.baseline} under the same retention; "
         f"*: mean quality more than {WORSE:g} below its, so no like-for-like saving"
     )
+    yield from _bounds(study)
     for dataset in study.datasets:
         rows = comparison.summary[comparison.summary["dataset"] == dataset.label]
         turns = int(dataset.lengths.sum())
@@ -119,7 +142,7 @@ def notes(study: Study, comparison: Comparison) -> Iterator[str]:
             ("quality_fallbacks", "quality floor"),
             ("ttft_fallbacks", "TTFT limit"),
         ):
-            counts = rows.groupby("policy", sort=False)[column].max()
+            counts = rows.dropna(subset=[column]).groupby("policy", sort=False)[column].max()
             which = [
                 f"{count:,} ({_few(same.index)})"
                 for count, same in counts[counts > 0].groupby(counts, sort=False)
@@ -139,3 +162,34 @@ def notes(study: Study, comparison: Comparison) -> Iterator[str]:
             "fair_carbon is our reconstruction of a cache-blind router with the same choices, "
             "from one sentence of the CarbonRouter abstract"
         )
+
+
+def _bounds(study: Study) -> Iterator[str]:
+    """What the plan and the bound are worth, or why there are none."""
+    if not study.bounded:
+        yield (
+            f"no {PLAN_ROW} and no {BOUND_ROW}: the TTFT limit of {', '.join(study.ttft_limited)} "
+            "depends on what is cached, which they leave out"
+        )
+        return
+    exact = [name for name, each in study.retentions.items() if _drops_only(each)]
+    kept = [name for name in study.retentions if name not in exact]
+    floor = f"under the quality floor of {study.config.quality_floor:g}"
+    yield (
+        f"{PLAN_ROW}: knows every turn beforehand, {floor}; "
+        + "; ".join(
+            f"{', '.join(names)}: {worth}"
+            for names, worth in ((exact, "optimum"), (kept, "feasible plan, not an optimum"))
+            if names
+        )
+    )
+    yield (
+        f"{BOUND_ROW}: each turn where it is cheapest with its context cached everywhere, {floor}; "
+        "of plan %, of bound %: the share of their saving, but not where there is a *"
+    )
+
+
+def _drops_only(retention: Retention) -> bool:
+    """Whether caches are dropped on leaving and never age."""
+    ages = np.isfinite(retention.ttl_s).any() or np.isfinite(retention.decay_s).any()
+    return bool(retention.drop_on_leave > 0) and not ages
