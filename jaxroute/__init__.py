@@ -8,8 +8,10 @@ routing policy would have emitted.
 from jaxroute.catalogue import preset, presets
 from jaxroute.comparison import compare
 from jaxroute.errors import InputError
+from jaxroute.explanation import Explanation, explain
 from jaxroute.numerics import stack
 from jaxroute.policies import Observation, Policy, RouterParams, router, ski_rental
+from jaxroute.sensitivity import sensitivity
 from jaxroute.sessions import Sessions, Turn
 from jaxroute.simulate import Totals, Trace, evaluate
 from jaxroute.study import Study, load_study
@@ -22,6 +24,7 @@ RESULTS_VERSION = 1
 
 __all__ = [
     "RESULTS_VERSION",
+    "Explanation",
     "Fleet",
     "InputError",
     "Observation",
@@ -36,10 +39,12 @@ __all__ = [
     "World",
     "compare",
     "evaluate",
+    "explain",
     "load_study",
     "preset",
     "presets",
     "router",
+    "sensitivity",
     "ski_rental",
     "stack",
 ]

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -64,6 +65,20 @@ class Study:
             labels = ", ".join(each.label for each in self.datasets)
             raise ValueError(f"the study has several datasets ({labels}): use study.datasets")
         return self.datasets[0].sessions
+
+    def with_policies(self, names: Sequence[str]) -> Self:
+        """The study with these policies, and its baseline, in place of those it compares.
+
+        Args:
+          names: presets, or policies of its file's `[policy.…]` tables.
+
+        Raises:
+          InputError: for an unknown name.
+        """
+        values = self.config.model_dump(exclude_unset=True) | {"policies": list(names)}
+        config = validate(values, StudyConfig, "options")
+        named, fixed = _policies(config, self.world)
+        return dataclasses.replace(self, config=config, policies=named, fixed=fixed)
 
 
 def load_study(
