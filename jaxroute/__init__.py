@@ -9,8 +9,10 @@ from jaxroute.bounds import Plan, free_context_bound, hindsight_plan, planned
 from jaxroute.catalogue import preset, presets
 from jaxroute.comparison import compare
 from jaxroute.errors import InputError
+from jaxroute.explanation import Explanation, explain
 from jaxroute.numerics import stack
 from jaxroute.policies import Observation, Policy, RouterParams, router, ski_rental
+from jaxroute.sensitivity import sensitivity
 from jaxroute.sessions import Sessions, Turn
 from jaxroute.simulate import Totals, Trace, evaluate
 from jaxroute.study import Study, load_study
@@ -23,6 +25,7 @@ RESULTS_VERSION = 1
 
 __all__ = [
     "RESULTS_VERSION",
+    "Explanation",
     "Fleet",
     "InputError",
     "Observation",
@@ -38,6 +41,7 @@ __all__ = [
     "World",
     "compare",
     "evaluate",
+    "explain",
     "free_context_bound",
     "hindsight_plan",
     "load_study",
@@ -45,6 +49,7 @@ __all__ = [
     "preset",
     "presets",
     "router",
+    "sensitivity",
     "ski_rental",
     "stack",
 ]

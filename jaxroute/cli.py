@@ -1,4 +1,4 @@
-"""The command line: `jaxroute compare`."""
+"""The command line: `jaxroute compare` and `jaxroute explain`."""
 
 import os
 import signal
@@ -12,10 +12,11 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jaxroute import __version__
+from jaxroute import __version__, explanation
 from jaxroute.comparison import run
 from jaxroute.errors import InputError
 from jaxroute.load.messages import one_line
+from jaxroute.report import turns
 from jaxroute.report.files import FILES, write
 from jaxroute.report.tables import console, show
 from jaxroute.report.target import discard_unfinished, whole_directory
@@ -30,6 +31,22 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+StudyFile = Annotated[
+    Path | None, typer.Argument(help="Study file (TOML). Without it, the bundled default.")
+]
+Trace = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Trace (CSV or Parquet: session_id, turn, arrival_s, input_tokens, output_tokens "
+        "and optional columns) in place of the study's. Can be repeated."
+    ),
+]
+Carbon = Annotated[
+    Path | None, typer.Option(help="Hourly carbon intensity (timestamp, region, gco2_per_kwh).")
+]
+Seed = Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Of every random draw.")]
 
 
 def _version(wanted: bool) -> None:
@@ -49,27 +66,14 @@ def _main(
 
 @app.command()
 def compare(
-    study: Annotated[
-        Path | None, typer.Argument(help="Study file (TOML). Without it, the bundled default.")
-    ] = None,
-    trace: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Trace (CSV or Parquet: session_id, turn, arrival_s, input_tokens, output_tokens "
-            "and optional columns) in place of the study's. Can be repeated."
-        ),
-    ] = None,
-    carbon: Annotated[
-        Path | None,
-        typer.Option(help="Hourly carbon intensity (timestamp, region, gco2_per_kwh)."),
-    ] = None,
+    study: StudyFile = None,
+    trace: Trace = None,
+    carbon: Carbon = None,
     out: Annotated[
         Path | None,
         typer.Option(help=f"Directory for {', '.join(FILES)}; an earlier result is replaced."),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**32 - 1, help="Of every random draw.")
-    ] = None,
+    seed: Seed = None,
 ) -> None:
     """Carbon, latency and quality of every routing policy on real conversations."""
     began = time.perf_counter()
@@ -98,6 +102,35 @@ def compare(
     show(loaded, outcome, screen)
     took = f"{time.perf_counter() - began:.1f} s, of which {outcome.compile_s:.1f} s compiling"
     screen.print(f"- {took}" + (f"; tables in {out}" if out else ""), markup=False)
+
+
+@app.command()
+def explain(
+    session: Annotated[str, typer.Option(help="Id of the session.")],
+    study: StudyFile = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Label of its trace, where the study has several.")
+    ] = None,
+    retention: Annotated[
+        str | None, typer.Option(help="Label of how caches live; the study's first by default.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Policy to show. Can be repeated.")
+    ] = None,
+    trace: Trace = None,
+    carbon: Carbon = None,
+    seed: Seed = None,
+) -> None:
+    """One session turn by turn: what was weighed, chosen and paid, policies side by side."""
+    loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
+    told = explanation.explain(
+        loaded,
+        session,
+        dataset=dataset,
+        retention=retention,
+        policies=policy or explanation.POLICIES,
+    )
+    turns.show(told, console())
 
 
 def _interrupt(*_: object) -> None:

@@ -105,12 +105,8 @@ def settings(study: Study) -> list[Setting]:
     }
 
     def at_each(name: str, axis: str, params: RouterParams) -> list[Setting]:
-        field, size = f"{axis}_allowed", sizes[axis]
-        masks = [getattr(params, field) * catalogue.only(index, size) for index in range(size)]
-        return [
-            Setting(name, axis, index, params.replace(**{field: mask}))
-            for index, mask in enumerate(masks)
-        ]
+        size = sizes[axis]
+        return [Setting(name, axis, n, _fix(params, axis, n, size)) for n in range(size)]
 
     rows = [row for axis in sizes for row in at_each(_REFERENCE, axis, fair)]
     for name, params in study.policies.items():
@@ -119,6 +115,24 @@ def settings(study: Study) -> list[Setting]:
         else:
             rows.append(Setting(name, None, None, params))
     return rows
+
+
+def resolved(study: Study, dataset: Dataset) -> dict[str, RouterParams]:
+    """The policies of a study, those with a fixed axis masked as `compare` masks them."""
+    named = dict(study.policies)
+    if not study.fixed:
+        return named
+    fixed = dataclasses.replace(study, policies={name: named[name] for name in study.fixed})
+    for name, entry in _replay(fixed, dataset, lambda step, done: None).fixed.items():
+        entries = list(getattr(study.config.fleet, f"{study.fixed[name]}s"))
+        named[name] = _fix(named[name], study.fixed[name], entries.index(entry), len(entries))
+    return named
+
+
+def _fix(params: RouterParams, axis: str, index: int, size: int) -> RouterParams:
+    """The policy with all but one index of an axis masked."""
+    mask = f"{axis}_allowed"
+    return params.replace(**{mask: getattr(params, mask) * catalogue.only(index, size)})
 
 
 def _replay(study: Study, dataset: Dataset, report: Callable[[str, int], None]) -> stats.Outcome:

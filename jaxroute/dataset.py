@@ -83,6 +83,11 @@ class Dataset:
         for part in parts:
             yield part, self._pack(part, rows=rows, width=width, count=count)
 
+    def alone(self, session: int) -> Sessions:
+        """One session, packed alone, in a row as wide as the next power of two: few shapes."""
+        width = 1 << max(int(self.lengths[session]) - 1, 0).bit_length()
+        return self._pack(slice(session, session + 1), rows=1, width=width)
+
     def _pack(self, part: slice, **shape: int) -> Sessions:
         lengths = self.lengths[part]
         begin = int(self.lengths[: part.start].sum())

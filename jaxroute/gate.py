@@ -1,6 +1,6 @@
 """The gate: keep a session on its cached deployment when it would likely move straight back."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -82,18 +82,60 @@ def rebuild_price_g(
     return prefill_price_g(params, here, from_tokens, to_tokens)
 
 
-def keeps(params: "RouterParams", obs: "Observation", i: jax.Array, j: jax.Array) -> jax.Array:
-    """Whether a session wishing to move from `i` to `j` stays at `i`, `[]` bool.
+class Terms(NamedTuple):
+    """What the gate weighs when a session wishes to move from `i` to `j`, `[]` each.
 
-    Stay iff `dJ < gate_strength p_back R_i`, or `dJ < hysteresis J_i`, or `always_stay`, with
-    `p_back = sigmoid(bias + weights . features)`.
+    Attributes:
+      gain_g: dJ = J_i - J_j, what the move saves at this turn.
+      p_back: chance to move straight back, `sigmoid(bias + weights . features)`.
+      return_g: R_i, what rebuilding the history at `i` would then cost (`rebuild_price_g`).
+      threshold_g: `gate_strength p_back R_i`.
+      hysteresis_g: `hysteresis J_i`.
+      always_stay: the parameter.
     """
+
+    gain_g: jax.Array
+    p_back: jax.Array
+    return_g: jax.Array
+    threshold_g: jax.Array
+    hysteresis_g: jax.Array
+    always_stay: jax.Array
+
+    def clauses(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Which of the three reasons to stay hold, `[]` bool each, in the order of `CLAUSES`."""
+        return (
+            self.gain_g < self.threshold_g,
+            self.gain_g < self.hysteresis_g,
+            self.always_stay > 0,
+        )
+
+
+CLAUSES = ("gate", "hysteresis", "always_stay")
+"""Names of the reasons to stay."""
+
+
+def terms(params: "RouterParams", obs: "Observation", i: jax.Array, j: jax.Array) -> Terms:
+    """The gate's terms for a session at `i` that wishes to move to `j`."""
     here, there = obs.at(i), obs.at(j)
     gain_g = obs.score_g[i] - obs.score_g[j]
     score_g = obs.score_g[i] + obs.score_offset_g
     weighed = params.gate_weights * features(obs, here, there, score_g, gain_g)
     p_back = jax.nn.sigmoid(params.gate_bias + weighed.sum())
-    threshold_g = params.gate_strength * p_back * rebuild_price_g(params, obs, i, here)
-    return (
-        (gain_g < threshold_g) | (gain_g < params.hysteresis * score_g) | (params.always_stay > 0)
+    return_g = rebuild_price_g(params, obs, i, here)
+    return Terms(
+        gain_g=gain_g,
+        p_back=p_back,
+        return_g=return_g,
+        threshold_g=params.gate_strength * p_back * return_g,
+        hysteresis_g=params.hysteresis * score_g,
+        always_stay=params.always_stay,
     )
+
+
+def keeps(params: "RouterParams", obs: "Observation", i: jax.Array, j: jax.Array) -> jax.Array:
+    """Whether a session wishing to move from `i` to `j` stays at `i`, `[]` bool.
+
+    Stay iff `dJ < gate_strength p_back R_i`, or `dJ < hysteresis J_i`, or `always_stay`.
+    """
+    by_gate, by_hysteresis, always = terms(params, obs, i, j).clauses()
+    return by_gate | by_hysteresis | always

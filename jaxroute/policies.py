@@ -255,10 +255,16 @@ def score(
     return relative + (carbon_g + latency_g + switch_g), offset
 
 
-def _decide(params: RouterParams, state: tuple, obs: Observation) -> tuple[jax.Array, tuple]:
+def wish(obs: Observation) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`[]` each: the last deployment (0 for none), that of the least J, whether to ask the gate."""
     wished = first_min(obs.score_g)
     here = jnp.maximum(obs.last, 0)
     could_stay = (obs.last >= 0) & (here != wished) & ~jnp.isinf(obs.score_g[here])
+    return here, wished, could_stay
+
+
+def _decide(params: RouterParams, state: tuple, obs: Observation) -> tuple[jax.Array, tuple]:
+    here, wished, could_stay = wish(obs)
     stays = could_stay & gate.keeps(params, obs, here, wished)
     return jnp.where(stays, here, wished), state
 

@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxroute import footprint, policies
 from jaxroute.numerics import where_tree
-from jaxroute.observe import State, observe, opening
+from jaxroute.observe import State, Truth, observe, opening
 from jaxroute.policies import Observation, Policy, RouterParams, Site
 from jaxroute.sessions import Sessions, Turn
 from jaxroute.world import Array, Retention, World, cast
@@ -74,6 +75,20 @@ class Trace(NamedTuple):
     carbon_g: Array
 
 
+class Record(NamedTuple):
+    """All there is to know of one turn: `[]` or `[D]`; `totals` are its part of the session's."""
+
+    turn: Turn
+    observation: Observation
+    truth: Truth
+    totals: Totals
+    trace: Trace
+
+
+Keep = Callable[[RouterParams, Record], Any]
+"""What of a turn is to be returned."""
+
+
 class Bill(NamedTuple):
     """What serving one turn cost, `[]` each; named as in `Totals`."""
 
@@ -124,10 +139,10 @@ def step(
     allowed: jax.Array,
     state: State,
     turn: Turn,
-) -> tuple[State, tuple[Totals, Trace]]:
+) -> tuple[State, Record]:
     """One turn of one session: observe, decide, bill, update. Padding adds nothing.
 
-    Returns the state it leaves and, only to be reported, the turn's own totals and trace.
+    Returns the state it leaves and, only to be reported, the turn's record.
     """
     dtype, deployments = world.fleet.pre_j.dtype, allowed.shape[0]
     turn = where_tree(turn.valid, turn, jax.tree.map(jnp.zeros_like, turn))
@@ -176,7 +191,7 @@ def step(
         cached_tokens=jnp.where(served, cached, 0),
         carbon_g=totals.carbon_g,
     )
-    return left, (totals, trace)
+    return left, Record(turn, obs, truth, totals, trace)
 
 
 def admit(
@@ -200,27 +215,37 @@ def admit(
 
 
 def replay(
-    params: RouterParams, sessions: Sessions, world: World, *, policy: Policy
-) -> tuple[Totals, Trace]:
-    """The scan behind `evaluate`, unjitted: totals `[S]` and the turn-by-turn trace `[R, T]`."""
+    params: RouterParams,
+    sessions: Sessions,
+    world: World,
+    *,
+    policy: Policy,
+    keep: Keep | None = None,
+) -> tuple[Totals, Any]:
+    """The scan behind `evaluate`, unjitted: totals `[S]` and what is kept of turns, `[R, T]`."""
     params, sessions, world = admit(params, sessions, world)
     dtype, rows = world.fleet.pre_j.dtype, sessions.turns.valid.shape[0]
     allowed = policies.allowed(params, world.fleet)
-    one_turn = jax.vmap(functools.partial(step, params, policy, world, allowed))
+
+    @jax.vmap
+    def one_turn(state: State, turn: Turn) -> tuple[State, Totals, Any]:
+        left, record = step(params, policy, world, allowed, state, turn)
+        return left, record.totals, keep(params, record) if keep else record.trace
+
     opened = opening(params, policy, allowed.shape[0], dtype)
     states = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, *x.shape)), opened)
 
     def body(carry, turn):
         states, sums = carry
-        states, (totals, trace) = one_turn(states, turn)
+        states, totals, kept = one_turn(states, turn)
         added = jnp.stack(jax.tree.leaves(totals), axis=-1)
-        return (states, sums.at[turn.session].add(added, mode="drop")), trace
+        return (states, sums.at[turn.session].add(added, mode="drop")), kept
 
     sums = jnp.zeros((sessions.count, len(FIELDS)), dtype)
     by_turn = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), sessions.turns)
-    (_, sums), trace = jax.lax.scan(body, (states, sums), by_turn)
+    (_, sums), kept = jax.lax.scan(body, (states, sums), by_turn)
     totals = Totals(**{name: sums[:, i] for i, name in enumerate(FIELDS)})
-    return totals, jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), trace)
+    return totals, jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), kept)
 
 
 @functools.partial(jax.jit, static_argnames=("policy", "trace"))
@@ -230,8 +255,8 @@ def evaluate(
     world: World,
     *,
     policy: Policy = policies.router,
-    trace: bool = False,
-) -> Totals | tuple[Totals, Trace]:
+    trace: bool | Keep = False,
+) -> Totals | tuple[Totals, Any]:
     """Replays every session under one policy setting.
 
     Composes with the caller's `jit`, `vmap` and `grad`, over `params` and over `world`: every
@@ -243,10 +268,11 @@ def evaluate(
       sessions: S sessions, packed (`Study.sessions`).
       world: the fleet and its grids; its floating dtype is that of the whole replay.
       policy: a pair of functions; static.
-      trace: whether to return what happened turn by turn as well; static.
+      trace: whether to return a `Trace` as well, or a function of the parameters and a turn's
+        `Record` that makes something else of the turn to be returned; static.
 
     Returns:
-      Sums of each session, `[S]` leaves, and with `trace` also a `Trace`, `[R, T]` leaves.
+      Sums of each session, `[S]` leaves, and with `trace` also its turns, `[R, T, ...]` leaves.
 
     >>> import jaxroute as jr
     >>> study = jr.load_study()
@@ -254,7 +280,8 @@ def evaluate(
     >>> totals.carbon_g.shape
     (7349,)
     """
-    totals, turns = replay(params, sessions, world, policy=policy)
+    keep = trace if callable(trace) else None
+    totals, turns = replay(params, sessions, world, policy=policy, keep=keep)
     return (totals, turns) if trace else totals
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -74,6 +75,20 @@ class Study:
     def ttft_limited(self) -> tuple[str, ...]:
         """The policies that have a TTFT limit."""
         return tuple(n for n, each in self.policies.items() if not np.isinf(each.ttft_slo_s))
+
+    def with_policies(self, names: Sequence[str]) -> Self:
+        """The study with these policies, and its baseline, in place of those it compares.
+
+        Args:
+          names: presets, or policies of its file's `[policy.…]` tables.
+
+        Raises:
+          InputError: for an unknown name.
+        """
+        values = self.config.model_dump(exclude_unset=True) | {"policies": list(names)}
+        config = validate(values, StudyConfig, "options")
+        named, fixed = _policies(config, self.world)
+        return dataclasses.replace(self, config=config, policies=named, fixed=fixed)
 
 
 def load_study(

@@ -131,3 +131,14 @@ def test_names_are_no_markup(tmp_path):
     assert "[red]x, caches: keep" in printed
     assert " a[/b] " in printed
     assert " (nan, nan)" in printed
+
+
+def test_resolved_policies_are_masked_as_the_comparison_masked_them(outcome):
+    study, compared = outcome
+    named = comparison.resolved(study, study.datasets[0])
+    assert list(named) == list(study.policies)
+    for name, entry in compared.fixed["mine"].items():
+        axis = study.fixed[name]
+        mask = getattr(named[name], f"{axis}_allowed")
+        entries = getattr(study.config.fleet, f"{axis}s")
+        assert [each for each, on in zip(entries, mask, strict=True) if on] == [entry]

@@ -59,3 +59,12 @@ def known_names(name: str, known: Iterable[str], kind: str = "known") -> str:
     near = nearest(folded, names) or next((key for key in names if key.startswith(folded)), None)
     listed = f"{kind}: {', '.join(names.values()) or 'none'}"
     return f"did you mean {names[near]!r}? {listed}" if near else listed
+
+
+def nearest_few(name: str, known: Iterable[str]) -> str:
+    """The three known names most like `name`, listed; empty if none is like it.
+
+    >>> nearest_few("s1", ["s0", "s2", "t"])
+    "'s2', 's0'"
+    """
+    return ", ".join(map(repr, difflib.get_close_matches(name, list(known), cutoff=0.5)))

@@ -56,6 +56,12 @@ NARROW = 3
 WORSE = 0.01
 """Of mean quality below the baseline's: a saving beyond it is marked."""
 
+RECONSTRUCTION = (
+    "fair_carbon is our reconstruction of a cache-blind router with the same choices, "
+    "from one sentence of the CarbonRouter abstract"
+)
+"""Said wherever that policy appears."""
+
 
 def console(*, stderr: bool = False) -> Console:
     """A console as wide as the terminal, or as the tables where there is none."""
@@ -158,10 +164,7 @@ def notes(study: Study, comparison: Comparison) -> Iterator[str]:
         "means are per served turn; moves and returns count turns"
     )
     if "fair_carbon" in study.policies:
-        yield (
-            "fair_carbon is our reconstruction of a cache-blind router with the same choices, "
-            "from one sentence of the CarbonRouter abstract"
-        )
+        yield RECONSTRUCTION
 
 
 def _bounds(study: Study) -> Iterator[str]:
