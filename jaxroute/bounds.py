@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxroute import policies, residency, simulate
+from jaxroute import footprint, policies, residency, simulate
 from jaxroute.numerics import first_min, where_tree
 from jaxroute.observe import site_at
 from jaxroute.policies import RouterParams, Site
@@ -239,7 +239,7 @@ def _carbon_g(world: World, site: Site, turn: Turn, held_tokens: jax.Array) -> j
     """The true bill of a turn at each deployment `[D]` that holds so many tokens of the session."""
     prompt = turn.prefix_tokens + turn.new_tokens
     cached = residency.cached(held_tokens, turn.prefix_tokens, prompt, world.block_tokens)
-    cost = simulate.bill(site, cached, cached, prompt, turn.output_tokens)
+    cost = footprint.bill(site, cached, cached, prompt, turn.output_tokens)
     return cost.carbon_prefill_g + cost.carbon_decode_g + cost.carbon_embodied_g
 
 

@@ -4,10 +4,15 @@
 one of them `[]`. L is the prompt's tokens, c those cached, o the output's.
 """
 
+from typing import TYPE_CHECKING, NamedTuple
+
 import jax
 import jax.numpy as jnp
 
-from jaxroute.world import Fleet
+from jaxroute.world import Array, Fleet
+
+if TYPE_CHECKING:
+    from jaxroute.policies import Site
 
 J_PER_KWH = 3.6e6
 
@@ -61,3 +66,40 @@ def energy_kwh(fleet: Fleet, gpu_j: jax.Array, busy_s: jax.Array, pue: jax.Array
 def embodied_g(fleet: Fleet, busy_s: jax.Array) -> jax.Array:
     """gCO2e of manufacture that `busy_s` seconds of a replica account for."""
     return fleet.embodied_g_per_s * busy_s
+
+
+class Bill(NamedTuple):
+    """What serving one turn cost, `[]` each; named as in `jaxroute.simulate.Totals`."""
+
+    carbon_prefill_g: Array
+    carbon_rebuild_g: Array
+    carbon_decode_g: Array
+    carbon_embodied_g: Array
+    energy_kwh: Array
+    ttft_s: Array
+    e2e_s: Array
+    rebuilt_tokens: Array
+
+
+def bill(
+    site: "Site", cached: jax.Array, full: jax.Array, prompt: jax.Array, output: jax.Array
+) -> Bill:
+    """The true cost of a turn at one deployment, `cached` of its prompt's tokens resident there."""
+    fleet, kappa = site.fleet, site.kappa_g_per_kwh
+    prefill_j, prefill_s = prefill(fleet, cached, prompt)
+    decode_j, decode_s = decode(fleet, prompt, output)
+    rebuild_j, rebuild_s = prefill(fleet, cached, full)
+    shared_s = decode_s / fleet.batch
+    busy_s = prefill_s + shared_s
+    ttft_s = site.rtt_s + site.wait_s + jnp.maximum(fleet.ttft_floor_s, prefill_s)
+    return Bill(
+        carbon_prefill_g=operational_g(fleet, prefill_j, prefill_s, kappa),
+        carbon_rebuild_g=operational_g(fleet, rebuild_j, rebuild_s, kappa)
+        + embodied_g(fleet, rebuild_s),
+        carbon_decode_g=operational_g(fleet, decode_j, shared_s, kappa),
+        carbon_embodied_g=embodied_g(fleet, busy_s),
+        energy_kwh=energy_kwh(fleet, prefill_j + decode_j, busy_s, site.pue),
+        ttft_s=ttft_s,
+        e2e_s=ttft_s + decode_s,
+        rebuilt_tokens=full - cached,
+    )

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxroute import footprint, policies
 from jaxroute.numerics import where_tree
 from jaxroute.observe import State, Truth, observe, opening
-from jaxroute.policies import Observation, Policy, RouterParams, Site
+from jaxroute.policies import Observation, Policy, RouterParams
 from jaxroute.sessions import Sessions, Turn
 from jaxroute.world import Array, Retention, World, cast
 
@@ -89,43 +89,6 @@ Keep = Callable[[RouterParams, Record], Any]
 """What of a turn is to be returned."""
 
 
-class Bill(NamedTuple):
-    """What serving one turn cost, `[]` each; named as in `Totals`."""
-
-    carbon_prefill_g: Array
-    carbon_rebuild_g: Array
-    carbon_decode_g: Array
-    carbon_embodied_g: Array
-    energy_kwh: Array
-    ttft_s: Array
-    e2e_s: Array
-    rebuilt_tokens: Array
-
-
-def bill(
-    site: Site, cached: jax.Array, full: jax.Array, prompt: jax.Array, output: jax.Array
-) -> Bill:
-    """The true cost of a turn at one deployment, `cached` of its prompt's tokens resident there."""
-    fleet, kappa = site.fleet, site.kappa_g_per_kwh
-    prefill_j, prefill_s = footprint.prefill(fleet, cached, prompt)
-    decode_j, decode_s = footprint.decode(fleet, prompt, output)
-    rebuild_j, rebuild_s = footprint.prefill(fleet, cached, full)
-    shared_s = decode_s / fleet.batch
-    busy_s = prefill_s + shared_s
-    ttft_s = site.rtt_s + site.wait_s + jnp.maximum(fleet.ttft_floor_s, prefill_s)
-    return Bill(
-        carbon_prefill_g=footprint.operational_g(fleet, prefill_j, prefill_s, kappa),
-        carbon_rebuild_g=footprint.operational_g(fleet, rebuild_j, rebuild_s, kappa)
-        + footprint.embodied_g(fleet, rebuild_s),
-        carbon_decode_g=footprint.operational_g(fleet, decode_j, shared_s, kappa),
-        carbon_embodied_g=footprint.embodied_g(fleet, busy_s),
-        energy_kwh=footprint.energy_kwh(fleet, prefill_j + decode_j, busy_s, site.pue),
-        ttft_s=ttft_s,
-        e2e_s=ttft_s + decode_s,
-        rebuilt_tokens=full - cached,
-    )
-
-
 def _is_feasible(obs: Observation, choice: jax.Array) -> jax.Array:
     """Whether a policy's choice is one of the feasible: NaN bills tell if it is not."""
     index = jnp.clip(choice, 0, obs.feasible.shape[0] - 1).astype(jnp.int32)
@@ -155,7 +118,7 @@ def step(
     served = turn.valid & (obs.prompt_tokens + obs.predicted_output_tokens <= longest)
     d = jnp.where(served, choice, 0).astype(jnp.int32)
     site, cached = obs.at(d), truth.cached_tokens[d]
-    cost = bill(site, cached, truth.full_tokens, obs.prompt_tokens, turn.output_tokens)
+    cost = footprint.bill(site, cached, truth.full_tokens, obs.prompt_tokens, turn.output_tokens)
     if policy is not policies.router:
         cost = jax.tree.map(lambda x: jnp.where(_is_feasible(obs, choice), x, jnp.nan), cost)
     cost = jax.tree.map(lambda x: jnp.where(served, x, 0), cost)
