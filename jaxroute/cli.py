@@ -146,7 +146,8 @@ def main() -> None:
     try:
         status = app(standalone_mode=False)
     except usage_error as error:
-        sys.exit(_complain(f"{error.format_message()} (see --help)"))
+        message = error.format_message()  # empty where the help was printed instead
+        sys.exit(_complain(f"{message} (see --help)") if message else BAD_INPUT)
     except InputError as error:
         sys.exit(_complain(str(error)))
     except BrokenPipeError:

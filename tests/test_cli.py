@@ -288,3 +288,12 @@ def test_the_version(monkeypatch, capsys):
     status, printed, _ = jaxroute(monkeypatch, capsys, "--version")
     assert status == 0
     assert re.fullmatch(r"jaxroute \d+\.\d+\.\d+\n", printed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"), [((), 0), (("compare", "--seed", "-1"), 1), (("compare", "--trase"), 1)]
+)
+def test_wrong_options_are_one_line(monkeypatch, capsys, arguments, lines):
+    status, _, error = jaxroute(monkeypatch, capsys, *arguments)
+    assert status == 2
+    assert len(error.splitlines()) == lines
