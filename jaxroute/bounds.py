@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxroute import footprint, policies, residency, simulate
-from jaxroute.numerics import first_min, where_tree
-from jaxroute.observe import site_at
+from jaxroute.numerics import first_min
+from jaxroute.observe import settled, site_at
 from jaxroute.policies import RouterParams, Site
 from jaxroute.sessions import Sessions, Turn
 from jaxroute.simulate import Totals, Trace
@@ -226,8 +226,7 @@ def _options(
     params: RouterParams, world: World, allowed: jax.Array, turn: Turn
 ) -> tuple[Turn, Site, jax.Array]:
     """A turn without the junk of padding, the deployments at it, and those that may serve it."""
-    turn = where_tree(turn.valid, turn, jax.tree.map(jnp.zeros_like, turn))
-    turn = dataclasses.replace(turn, new_tokens=jnp.maximum(turn.new_tokens, 1))
+    turn = settled(turn)
     site = site_at(world, turn)
     prompt = turn.prefix_tokens + turn.new_tokens
     hard = prompt + turn.predicted_output_tokens <= world.fleet.max_context_tokens

@@ -1,12 +1,13 @@
 """A turn as a policy sees it: the tables of the moment, the caches, the filtered scores."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxroute import footprint, policies, residency
-from jaxroute.numerics import as_table
+from jaxroute.numerics import as_table, where_tree
 from jaxroute.policies import Observation, Policy, RouterParams, Site
 from jaxroute.sessions import Turn
 from jaxroute.world import TIME_BINS, Array, World
@@ -41,6 +42,12 @@ def opening(params: RouterParams, policy: Policy, deployments: int, dtype) -> St
         returns=zero,
         policy=policy.init(params),
     )
+
+
+def settled(turn: Turn) -> Turn:
+    """A turn as it counts: without the junk of padding, and of one new token at least."""
+    turn = where_tree(turn.valid, turn, jax.tree.map(jnp.zeros_like, turn))
+    return dataclasses.replace(turn, new_tokens=jnp.maximum(turn.new_tokens, 1))
 
 
 def site_at(world: World, turn: Turn) -> Site:

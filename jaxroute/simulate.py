@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxroute import footprint, policies
 from jaxroute.numerics import where_tree
-from jaxroute.observe import State, Truth, observe, opening
+from jaxroute.observe import State, Truth, observe, opening, settled
 from jaxroute.policies import Observation, Policy, RouterParams
 from jaxroute.sessions import Sessions, Turn
 from jaxroute.world import Array, Retention, World, cast
@@ -108,8 +108,7 @@ def step(
     Returns the state it leaves and, only to be reported, the turn's record.
     """
     dtype, deployments = world.fleet.pre_j.dtype, allowed.shape[0]
-    turn = where_tree(turn.valid, turn, jax.tree.map(jnp.zeros_like, turn))
-    turn = dataclasses.replace(turn, new_tokens=jnp.maximum(turn.new_tokens, 1))
+    turn = settled(turn)
     state = where_tree(turn.first, opening(params, policy, deployments, dtype), state)
     obs, truth = observe(params, world, allowed, state, turn)
     choice, policy_state = policy.decide(params, state.policy, obs)

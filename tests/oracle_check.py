@@ -1,8 +1,9 @@
 """The engine held to the oracle: first free, then with the engine's decisions forced on it."""
 
 import dataclasses
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,19 +111,35 @@ def check(study: Study, dataset: Dataset, retention: Retention) -> dict[str, flo
         for s, (place, session) in enumerate(zip(places, plain_sessions, strict=True)):
             decision = trace.decision[n][place].astype(int)
             cached = trace.cached_tokens[n][place]
-            free = reference.replay(plain_world, session, plain_params)
-            differs = (free.decision != decision) | (free.cached_tokens != cached)
-            if differs.any():
-                t = int(np.argmax(differs))
-                near = _near_another_outcome(free, t, kind)
-                assert near, (name, s, t, decision[t], free.decision[t], free.margin[t])
-                excused += len(differs) - t
-                forced = (decision, cached)
-                free = reference.replay(plain_world, session, plain_params, forced=forced)
-            _compare(totals, (n, s), free.totals, kind, (name, s))
+            replay = functools.partial(reference.replay, plain_world, session, plain_params)
+            oracle, left = followed(replay, decision, cached, kind, (name, s))
+            excused += left
+            compare_totals(totals, (n, s), oracle.totals, kind, (name, s))
         shares[name] = excused / max(len(dataset.columns["hour"]), 1)
         assert shares[name] <= tolerances.EXCUSED, (name, shares[name])
     return shares
+
+
+def followed(
+    replay: Callable[..., reference.Replay],
+    decision: np.ndarray,
+    cached: np.ndarray,
+    kind: str,
+    where: Any,
+) -> tuple[reference.Replay, int]:
+    """The oracle's replay of a session with the engine's decisions, and the turns excused.
+
+    It runs free first; at the first difference it must stand near another outcome, and is then
+    forced. `replay` is `reference.replay` of the session, `where` names it in a failure.
+    """
+    oracle = replay()
+    differs = (oracle.decision != decision) | (oracle.cached_tokens != cached)
+    if not differs.any():
+        return oracle, 0
+    t = int(np.argmax(differs))
+    near = _near_another_outcome(oracle, t, kind)
+    assert near, (where, t, decision[t], oracle.decision[t], oracle.margin[t])
+    return replay(forced=(decision, cached)), len(differs) - t
 
 
 def _near_another_outcome(free: reference.Replay, t: int, kind: str) -> bool:
@@ -135,7 +152,8 @@ def _near_another_outcome(free: reference.Replay, t: int, kind: str) -> bool:
     return near_score or free.edge_tokens[: t + 1].min() < tolerances.EDGE_TOKENS[kind]
 
 
-def _compare(totals: Any, at: tuple[int, int], expected: dict, kind: str, where: Any) -> None:
+def compare_totals(totals: Any, at: tuple[int, int], expected: dict, kind: str, where: Any) -> None:
+    """Every total of a session (its index `at`) within the tolerance of the oracle's."""
     for name in simulate.FIELDS:
         got = getattr(totals, name)[at]
         close = np.isclose(got, expected[name], rtol=tolerances.TOTALS[kind], atol=1e-15)
