@@ -123,7 +123,10 @@ def _captured(row: dict[str, Any], what: str) -> str:
 def _saving(row: dict[str, Any]) -> str:
     if row["is_baseline"]:
         return "baseline "
+    if pd.isna(row["saving_pct"]):
+        return ""
     ends = f"({_points(row['saving_lo_pct'])}, {_points(row['saving_hi_pct'])})"
+    ends = "(too few sessions)" if pd.isna(row["saving_lo_pct"]) else ends
     return f"{_points(row['saving_pct'])} {ends}{'*' if row['worse'] else ' '}"
 
 
