@@ -5,9 +5,11 @@ traces against a fleet of (model, GPU type, region) deployments and says how muc
 routing policy would have emitted.
 """
 
+from jaxroute.ablation import ablate
 from jaxroute.catalogue import preset, presets
 from jaxroute.comparison import compare
 from jaxroute.errors import InputError
+from jaxroute.matching import match
 from jaxroute.numerics import stack
 from jaxroute.policies import Observation, Policy, RouterParams, router, ski_rental
 from jaxroute.sessions import Sessions, Turn
@@ -34,9 +36,11 @@ __all__ = [
     "Trace",
     "Turn",
     "World",
+    "ablate",
     "compare",
     "evaluate",
     "load_study",
+    "match",
     "preset",
     "presets",
     "router",

@@ -1,17 +1,23 @@
-"""The command line: `jaxroute compare`."""
+"""The command line: `jaxroute compare` and `jaxroute ablate`."""
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jaxroute import __version__
-from jaxroute.comparison import run
+from jaxroute import __version__, ablation, matching
+from jaxroute.comparison import Report, run
 from jaxroute.errors import InputError
-from jaxroute.report.files import check_target, write
+from jaxroute.report.ablation import show_ablation
+from jaxroute.report.files import check_target, write, write_ablation
+from jaxroute.report.matched import show_matched
 from jaxroute.report.tables import console, show
 from jaxroute.study import load_study
 
@@ -39,28 +45,32 @@ def _main(
     pass
 
 
-@app.command()
-def compare(
-    study: Annotated[
-        Path | None, typer.Argument(help="Study file (TOML). Without it, the bundled default.")
-    ] = None,
-    trace: Annotated[
-        list[Path] | None,
-        typer.Option(help="Trace (CSV or Parquet) in place of the study's. Can be repeated."),
-    ] = None,
-    carbon: Annotated[
-        Path | None,
-        typer.Option(help="Hourly carbon intensity (timestamp,region,gco2_per_kwh)."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Directory for the tables; replaced if of an earlier run.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**32 - 1, help="Of every random draw.")
-    ] = None,
-) -> None:
-    """Carbon, latency and quality of every routing policy on real conversations."""
-    began = time.perf_counter()
+StudyFile = Annotated[
+    Path | None, typer.Argument(help="Study file (TOML). Without it, the bundled default.")
+]
+Traces = Annotated[
+    list[Path] | None,
+    typer.Option(help="Trace (CSV or Parquet) in place of the study's. Can be repeated."),
+]
+Carbon = Annotated[
+    Path | None, typer.Option(help="Hourly carbon intensity (timestamp,region,gco2_per_kwh).")
+]
+Out = Annotated[
+    Path | None, typer.Option(help="Directory for the tables; replaced if of an earlier run.")
+]
+Seed = Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Of every random draw.")]
+
+
+class Match(StrEnum):
+    """What `--match` makes equal."""
+
+    quality = "quality"
+    ttft = "ttft"
+
+
+@contextmanager
+def _progress(out: Path | None) -> Iterator[Report]:
+    """A bar on a terminal, after a look at where the results shall go."""
     if out is not None:
         check_target(out)
     terminal = console(stderr=True)
@@ -73,19 +83,65 @@ def compare(
         transient=True,
     ) as progress:
         task = progress.add_task("read", total=None)
-        loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
-        progress.update(task, total=1.0)
 
         def report(step: str, share: float) -> None:
-            progress.update(task, description=step, completed=share)
+            progress.update(task, description=step, completed=share, total=1.0)
 
+        yield report
+
+
+def _say_took(screen: Console, wall_s: float, compile_s: float, out: Path | None) -> None:
+    took = f"{wall_s:.1f} s, of which {compile_s:.1f} s compiling"
+    screen.print(f"- {took}" + (f"; tables in {out}" if out else ""), markup=False)
+
+
+@app.command()
+def compare(
+    study: StudyFile = None,
+    trace: Traces = None,
+    carbon: Carbon = None,
+    out: Out = None,
+    seed: Seed = None,
+    match: Annotated[
+        Match | None,
+        typer.Option(help="Also the savings at the baseline's mean of this, turning one knob."),
+    ] = None,
+) -> None:
+    """Carbon, latency and quality of every routing policy on real conversations."""
+    began = time.perf_counter()
+    matched = None
+    with _progress(out) as report:
+        loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
         outcome = run(loaded, report)
+        if match is not None:
+            matched = matching.run(loaded, outcome, match.value, report)
         if out is not None:
-            write(out, loaded, outcome, time.perf_counter() - began)
+            write(out, loaded, outcome, time.perf_counter() - began, matched)
     screen = console()
     show(loaded, outcome, screen)
-    took = f"{time.perf_counter() - began:.1f} s, of which {outcome.compile_s:.1f} s compiling"
-    screen.print(f"- {took}" + (f"; tables in {out}" if out else ""), markup=False)
+    if matched is not None:
+        show_matched(loaded, matched, screen)
+    _say_took(screen, time.perf_counter() - began, outcome.compile_s, out)
+
+
+@app.command()
+def ablate(
+    study: StudyFile = None,
+    trace: Traces = None,
+    carbon: Carbon = None,
+    out: Out = None,
+    seed: Seed = None,
+) -> None:
+    """The saving of carbon_router over fair_carbon, split into what each of its parts saves."""
+    began = time.perf_counter()
+    with _progress(out) as report:
+        loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
+        outcome = ablation.run(loaded, report)
+        if out is not None:
+            write_ablation(out, loaded, outcome, time.perf_counter() - began)
+    screen = console()
+    show_ablation(loaded, outcome, screen)
+    _say_took(screen, time.perf_counter() - began, outcome.compile_s, out)
 
 
 def main() -> None:

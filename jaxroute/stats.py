@@ -1,7 +1,7 @@
 """From per-session sums to tables: means, savings, and how sure they are."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -91,10 +91,14 @@ def resampled(carbon_g: Floats, hashes: draws.Hashes, seed: int) -> Floats:
 
 def interval(totals_g: Floats, baseline_g: Floats) -> Floats:
     """Lower and upper end of the saving in %, `[..., 2]`, of bootstrap totals `[..., B]`."""
-    savings = saving_pct(totals_g, baseline_g)
-    if np.isnan(savings).all():
-        return np.full((*savings.shape[:-1], 2), np.nan)
-    return np.moveaxis(np.nanpercentile(savings, INTERVAL, axis=-1), 0, -1)
+    return percentiles(saving_pct(totals_g, baseline_g))
+
+
+def percentiles(replicates: Floats) -> Floats:
+    """Lower and upper end, `[..., 2]`, of bootstrap replicates `[..., B]` of any figure."""
+    if np.isnan(replicates).all():
+        return np.full((*replicates.shape[:-1], 2), np.nan)
+    return np.moveaxis(np.nanpercentile(replicates, INTERVAL, axis=-1), 0, -1)
 
 
 def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.DataFrame]:
@@ -117,16 +121,39 @@ def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.Dat
         "shares": _shares(outcome, study.deployments),
         "sessions": _sessions(outcome, carbon, dataset.session_ids),
     }
+    return {name: _labelled(study, dataset, names, table) for name, table in parts.items()}
+
+
+def summary(
+    study: Study,
+    dataset: Dataset,
+    outcome: Outcome,
+    replicates: Floats,
+    names: Sequence[str],
+    baseline: str,
+) -> pd.DataFrame:
+    """The summary of P settings of any names, as `tables` gives that of the study's policies.
+
+    Args:
+      study, dataset, outcome: what was replayed.
+      replicates: `[N, P, B]`, `resampled` bills.
+      names: of the P settings, in order.
+      baseline: the one of them that savings are against.
+    """
+    base = list(names).index(baseline)
+    table = _summary(outcome, bills(outcome.totals), replicates, base)
+    return _labelled(study, dataset, names, table)
+
+
+def _labelled(
+    study: Study, dataset: Dataset, names: Sequence[str], table: pd.DataFrame
+) -> pd.DataFrame:
+    """A table of rows `[N, P, ...]` with columns dataset, retention and policy before its own."""
     index = pd.MultiIndex.from_product(
         [[dataset.label], list(study.retentions), names], names=["dataset", "retention", "policy"]
     ).to_frame(index=False)
-    return {
-        name: pd.concat(
-            [index.loc[index.index.repeat(len(table) // len(index))].reset_index(drop=True), table],
-            axis=1,
-        )
-        for name, table in parts.items()
-    }
+    index = index.loc[index.index.repeat(len(table) // len(index))].reset_index(drop=True)
+    return pd.concat([index, table], axis=1)
 
 
 def _flat(columns: Mapping[str, NDArray]) -> pd.DataFrame:

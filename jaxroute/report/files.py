@@ -4,16 +4,20 @@ import json
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
+import pandas as pd
 
+from jaxroute.ablation import Ablation
 from jaxroute.comparison import Comparison
 from jaxroute.load.messages import input_error
+from jaxroute.report.ablation import ablation_notes
+from jaxroute.report.matched import matched_notes
 from jaxroute.report.tables import notes
 from jaxroute.study import Study
 
@@ -67,18 +71,44 @@ def whole_directory(directory: Path) -> Iterator[Path]:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def write(directory: Path, study: Study, comparison: Comparison, wall_s: float) -> None:
-    """Writes `summary.csv`, `by_length.csv`, `shares.csv`, `sessions.parquet` and `run.json`."""
+def write(
+    directory: Path,
+    study: Study,
+    comparison: Comparison,
+    wall_s: float,
+    matched: pd.DataFrame | None = None,
+) -> None:
+    """Writes `summary.csv`, `by_length.csv`, `shares.csv`, `sessions.parquet` and `run.json`.
+
+    With the rows of `jaxroute.matching` also `matched.csv`.
+    """
+    lines = list(notes(study, comparison))
+    tables = {name: getattr(comparison, name) for name in ("summary", "by_length", "shares")}
+    if matched is not None:
+        tables["matched"] = matched
+        lines += matched_notes(study, matched)
     with whole_directory(directory) as fresh:
-        for name in ("summary", "by_length", "shares"):
-            table = getattr(comparison, name)
-            table.to_csv(fresh / f"{name}.csv", index=False, float_format="%.9g")
+        _put(fresh, tables, run_record(study, comparison, lines, wall_s))
         comparison.sessions.to_parquet(fresh / "sessions.parquet", index=False)
-        record = json.dumps(run_record(study, comparison, wall_s), indent=2, allow_nan=False)
-        (fresh / RECORD).write_text(f"{record}\n")
 
 
-def run_record(study: Study, comparison: Comparison, wall_s: float) -> dict[str, Any]:
+def write_ablation(directory: Path, study: Study, ablation: Ablation, wall_s: float) -> None:
+    """Writes `ablation.csv`, `summary.csv` of every setting replayed, and `run.json`."""
+    tables = {"ablation": ablation.table, "summary": ablation.summary}
+    record = run_record(study, ablation, list(ablation_notes(study, ablation)), wall_s)
+    with whole_directory(directory) as fresh:
+        _put(fresh, tables, record)
+
+
+def _put(fresh: Path, tables: Mapping[str, pd.DataFrame], record: Mapping[str, Any]) -> None:
+    for name, table in tables.items():
+        table.to_csv(fresh / f"{name}.csv", index=False, float_format="%.9g")
+    (fresh / RECORD).write_text(f"{json.dumps(record, indent=2, allow_nan=False)}\n")
+
+
+def run_record(
+    study: Study, outcome: Comparison | Ablation, notes: Sequence[str], wall_s: float
+) -> dict[str, Any]:
     """How a result was obtained: enough to obtain it again."""
     from jaxroute import RESULTS_VERSION
 
@@ -94,10 +124,10 @@ def run_record(study: Study, comparison: Comparison, wall_s: float) -> dict[str,
         },
         "seed": study.config.seed,
         "study": json.loads(study.config.model_dump_json()),
-        "fixed": comparison.fixed,
+        "fixed": outcome.fixed,
         "inputs_sha256": dict(study.inputs),
-        "notes": list(notes(study, comparison)),
+        "notes": list(notes),
         "wall_s": round(wall_s, 3),
-        "compile_s": round(comparison.compile_s, 3),
-        "replay_s": round(comparison.replay_s, 3),
+        "compile_s": round(outcome.compile_s, 3),
+        "replay_s": round(outcome.replay_s, 3),
     }

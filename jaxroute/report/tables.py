@@ -1,8 +1,10 @@
 """The comparison on a terminal."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import pandas as pd
 import rich.box
 from rich.console import Console
 from rich.table import Table
@@ -31,6 +33,12 @@ WORSE = 0.01
 """Of mean quality below the baseline's: a saving beyond it is marked."""
 
 
+RECONSTRUCTION = (
+    "fair_carbon is our reconstruction of a cache-blind router with the same choices, "
+    "from one sentence of the CarbonRouter abstract"
+)
+
+
 def console(*, stderr: bool = False) -> Console:
     """A console as wide as the terminal, or as the tables where there is none."""
     made = Console(stderr=stderr, highlight=False)
@@ -41,27 +49,53 @@ def console(*, stderr: bool = False) -> Console:
 
 def show(study: Study, comparison: Comparison, out: Console) -> None:
     """Prints a table for each dataset and retention, then what a reader has to know."""
-    synthetic = {each.label for each in study.datasets if each.synthetic_times}
-    for (dataset, retention), rows in comparison.summary.groupby(
-        ["dataset", "retention"], sort=False
-    ):
-        times = " (synthetic times)" if dataset in synthetic else ""
-        title = f"{dataset}{times}, caches: {retention}"
+    for title, rows in titled(study, comparison.summary):
         marked = list(_marked(rows.to_dict("records"), study.config.baseline))
-        table = _table(title, marked, list(COLUMNS))
-        roomy = out.options.update(width=PLAIN_WIDTH, max_width=PLAIN_WIDTH)
-        if out.measure(table, options=roomy).maximum > out.width:
-            table = _table(f"{title} (more in a wider terminal)", marked, list(COLUMNS)[:NARROW])
-        out.print(table)
-    for line in notes(study, comparison):
+        made = functools.partial(_table, marked)
+        put(out, made, title, list(COLUMNS), list(COLUMNS)[:NARROW])
+    put_notes(out, notes(study, comparison))
+
+
+def titled(study: Study, table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The rows of each dataset and retention, with what to print above them."""
+    synthetic = {each.label for each in study.datasets if each.synthetic_times}
+    for (dataset, retention), rows in table.groupby(["dataset", "retention"], sort=False):
+        times = " (synthetic times)" if dataset in synthetic else ""
+        yield f"{dataset}{times}, caches: {retention}", rows
+
+
+def put(
+    out: Console,
+    table: Callable[[str, list[str]], Table],
+    title: str,
+    wide: list[str],
+    narrow: list[str],
+) -> None:
+    """Prints the table of a title and columns: the `wide` ones, or `narrow` where they must do."""
+    made = table(title, wide)
+    roomy = out.options.update(width=PLAIN_WIDTH, max_width=PLAIN_WIDTH)
+    if out.measure(made, options=roomy).maximum > out.width:
+        made = table(f"{title} (more in a wider terminal)", narrow)
+    out.print(made)
+
+
+def put_notes(out: Console, lines: Iterable[str]) -> None:
+    """Prints lines as a list."""
+    for line in lines:
         out.print(f"- {line}", markup=False, soft_wrap=not out.is_terminal)
 
 
-def _table(title: str, rows: list[dict[str, Any]], columns: list[str]) -> Table:
+def grid(title: str, first: str, columns: Iterable[str]) -> Table:
+    """An empty table whose first column names its rows."""
     table = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("policy", no_wrap=True)
+    table.add_column(first, no_wrap=True)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _table(rows: list[dict[str, Any]], title: str, columns: list[str]) -> Table:
+    table = grid(title, "policy", columns)
     for row in rows:
         table.add_row(row["policy"], *(COLUMNS[name](row) for name in columns))
     return table
@@ -77,8 +111,13 @@ def _marked(rows: list[dict[Any, Any]], baseline: str) -> Iterator[dict[str, Any
 def _saving(row: dict[str, Any]) -> str:
     if row["is_baseline"]:
         return "baseline "
-    ends = f"({row['saving_lo_pct']:.1f}, {row['saving_hi_pct']:.1f})"
-    return f"{row['saving_pct']:.1f} {ends}{'*' if row['worse'] else ' '}"
+    figure = with_interval(row["saving_pct"], row["saving_lo_pct"], row["saving_hi_pct"])
+    return f"{figure}{'*' if row['worse'] else ' '}"
+
+
+def with_interval(figure: float, low: float, high: float) -> str:
+    """`figure (low, high)`, to a tenth."""
+    return f"{figure:.1f} ({low:.1f}, {high:.1f})"
 
 
 def notes(study: Study, comparison: Comparison) -> Iterator[str]:
@@ -87,8 +126,23 @@ def notes(study: Study, comparison: Comparison) -> Iterator[str]:
         f"saving against {study.config.baseline} under the same retention; "
         f"*: mean quality more than {WORSE:g} below its, so no like-for-like saving"
     )
+    yield from notes_of(study, comparison.summary, comparison.fixed)
+    if "fair_carbon" in study.policies:
+        yield RECONSTRUCTION
+
+
+def notes_of(
+    study: Study, summary: pd.DataFrame, fixed: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    """The lines that hold for any replay of a study's datasets.
+
+    Args:
+      study: what was replayed.
+      summary: of every setting (`jaxroute.stats.summary`).
+      fixed: by dataset, what was masked to which name.
+    """
     for dataset in study.datasets:
-        rows = comparison.summary[comparison.summary["dataset"] == dataset.label]
+        rows = summary[summary["dataset"] == dataset.label]
         turns = int(dataset.lengths.sum())
         unserved = int(rows["unserved"].max())
         yield f"{dataset.label}: {'; '.join(dataset.notes)}"
@@ -101,7 +155,7 @@ def notes(study: Study, comparison: Comparison) -> Iterator[str]:
             which = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
             if which:
                 yield f"{dataset.label}: turns on which the {gives} gave way: {which}"
-        chosen = comparison.fixed[dataset.label]
+        chosen = fixed[dataset.label]
         if chosen:
             yield f"{dataset.label}: " + ", ".join(f"{k} = {v}" for k, v in chosen.items())
     yield from study.notes
@@ -109,8 +163,3 @@ def notes(study: Study, comparison: Comparison) -> Iterator[str]:
         "carbon = operational (GPU and host, x PUE x intensity) + embodied; "
         "means are per served turn; moves and returns count turns"
     )
-    if "fair_carbon" in study.policies:
-        yield (
-            "fair_carbon is our reconstruction of a cache-blind router with the same choices, "
-            "from one sentence of the CarbonRouter abstract"
-        )
