@@ -90,9 +90,10 @@ def _progress(out: Path | None) -> Iterator[Report]:
         yield report
 
 
-def _say_took(screen: Console, wall_s: float, compile_s: float, out: Path | None) -> None:
-    took = f"{wall_s:.1f} s, of which {compile_s:.1f} s compiling"
-    screen.print(f"- {took}" + (f"; tables in {out}" if out else ""), markup=False)
+def _say_took(screen: Console, wall_s: float, compile_s: float | None, out: Path | None) -> None:
+    compiling = "" if compile_s is None else f", of which {compile_s:.1f} s compiling"
+    tables = f"; tables in {out}" if out else ""
+    screen.print(f"- {wall_s:.1f} s{compiling}{tables}", markup=False)
 
 
 @app.command()
@@ -114,14 +115,16 @@ def compare(
         loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
         outcome = run(loaded, report)
         if match is not None:
-            matched = matching.run(loaded, outcome, match.value, report)
+            matched = matching.run(loaded, outcome.fixed, match.value, report)
         if out is not None:
             write(out, loaded, outcome, time.perf_counter() - began, matched)
     screen = console()
     show(loaded, outcome, screen)
+    compile_s: float | None = outcome.compile_s
     if matched is not None:
         show_matched(loaded, matched, screen)
-    _say_took(screen, time.perf_counter() - began, outcome.compile_s, out)
+        compile_s = None  # of the comparison alone
+    _say_took(screen, time.perf_counter() - began, compile_s, out)
 
 
 @app.command()

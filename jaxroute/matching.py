@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from jaxroute import comparison, simulate, stats
-from jaxroute.comparison import Comparison, Report, Within, each_dataset
+from jaxroute.comparison import Report, Within, each_dataset
 from jaxroute.dataset import Dataset
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
@@ -43,8 +43,10 @@ PROBES = (0.5, 0.25, 0.75, 0.125, 0.625, 0.375, 0.875)
 """Inner points tried where the extreme lies on the side of the start: van der Corput, base 2."""
 
 MOST_ROUNDS = 1 + len(PROBES) + HALVINGS
+"""Of a search, were the last probe to find a bracket."""
 
 MEANS = ("quality", "ttft_s", "e2e_s")
+"""Totals shown as means over served turns."""
 
 
 def match(study: Study, on: On = "quality") -> pd.DataFrame:
@@ -58,7 +60,7 @@ def match(study: Study, on: On = "quality") -> pd.DataFrame:
     stays as it is. The interval is at the setting found: it does not hold the search's own error.
 
     Returns:
-      One row a dataset, retention and policy: `status`; `knob`, the one turned last or empty, and
+      One row a dataset, retention and policy: `status`; `knob`, the names of those turned, and
       the values of all; `baseline_<mean>`; `carbon_g`, `mean_quality`, `mean_ttft_s`, `mean_e2e_s`
       and the saving in % with its paired bootstrap 95 % interval. `status` is `matched`, or
       `better` or `worse` where no setting reaches the baseline's mean: then the row is the nearest
@@ -67,25 +69,28 @@ def match(study: Study, on: On = "quality") -> pd.DataFrame:
     Raises:
       ValueError: if `on` is neither quality nor ttft.
 
+    >>> import dataclasses
     >>> import jaxroute as jr
-    >>> table = jr.match(jr.load_study()).query("status == 'matched'")
+    >>> study = jr.load_study()
+    >>> two = {name: study.policies[name] for name in ("carbon_router", "fair_carbon")}
+    >>> table = jr.match(dataclasses.replace(study, policies=two, fixed={}), on="quality")
     >>> bool(((table.mean_quality - table.baseline_quality).abs() <= 0.002).all())
     True
     """
     if on not in get_args(On):
         raise ValueError(f"on must be one of {', '.join(get_args(On))}, got {on!r}")
-    return run(study, comparison.run(study), on)
+    return run(study, comparison.run(study).fixed, on)
 
 
 def run(
     study: Study,
-    compared: Comparison,
+    fixed: Mapping[str, Mapping[str, str]],
     on: On,
     report: Report = lambda step, share: None,
 ) -> pd.DataFrame:
-    """As `match`, of a study already compared."""
+    """As `match`, once a comparison told what its policies are masked to (`Comparison.fixed`)."""
     tables = [
-        _matched(study, dataset, compared.fixed[dataset.label], on, within)
+        _matched(study, dataset, fixed[dataset.label], on, within)
         for dataset, within in each_dataset(study, report)
     ]
     return pd.concat(tables, ignore_index=True)
@@ -260,12 +265,12 @@ def _savings(
     return {k: np.where(status == "worse", np.nan, v.ravel()) for k, v in columns.items()}
 
 
-def _turned(own: RouterParams, settings: RouterParams, on: On) -> NDArray[np.object_]:
-    """The knob that was turned last, or an empty name, `[K]`."""
-    turned = np.full(len(own.carbon_weight), "", object)
-    for name in KNOBS[on]:
-        turned[np.asarray(getattr(own, name) != getattr(settings, name))] = name
-    return turned
+def _turned(own: RouterParams, settings: RouterParams, on: On) -> list[str]:
+    """The names of the knobs that were turned, with commas, `[K]`."""
+    turned = {name: getattr(own, name) != getattr(settings, name) for name in KNOBS[on]}
+    return [
+        ", ".join(name for name in turned if turned[name][n]) for n in range(len(own.carbon_weight))
+    ]
 
 
 def _as_compared(study: Study, name: str, fixed: Mapping[str, str]) -> RouterParams:

@@ -8,7 +8,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from jaxroute.matching import KNOBS, TOLERANCE, On
+from jaxroute.matching import MEAN, TOLERANCE, On
 from jaxroute.report.tables import WORSE, grid, put, put_notes, titled, with_interval
 from jaxroute.study import Study
 
@@ -58,11 +58,9 @@ def _saving(row: dict[str, Any]) -> str:
 
 
 def _knobs(row: dict[str, Any]) -> str:
-    """The knobs from the first that there is to the last one turned."""
     if not row["knob"]:
         return "as it is"
-    names = [name for name in KNOBS["quality"] + KNOBS["ttft"] if name in row]
-    return ", ".join(f"{n} {row[n]:.3g}" for n in names if row[n] or n == row["knob"])
+    return ", ".join(f"{name} {row[name]:.3g}" for name in row["knob"].split(", "))
 
 
 def _on(matched: pd.DataFrame) -> On:
@@ -83,10 +81,11 @@ def matched_notes(study: Study, matched: pd.DataFrame) -> Iterator[str]:
         f"under the same retention, by turning {turned}; a policy so near already is as it is"
     )
     for status, says in (
-        ("worse", f"cannot be matched: at no setting does the mean {name} come up to {base}'s"),
-        ("better", f"+: cannot be matched either, at every setting its {name} is better"),
+        ("worse", f"cannot be matched: at no setting tried is the mean {name} as good as {base}'s"),
+        ("better", f"+: cannot be matched: at every setting tried the mean {name} is better"),
     ):
-        which = dict.fromkeys(matched.loc[matched["status"] == status, "policy"])
+        rows = matched[(matched["status"] == status) & matched[f"mean_{MEAN[on]}"].notna()]
+        which = dict.fromkeys(rows["policy"])
         if which:
             yield f"{says}; the nearest is shown ({', '.join(which)})"
     if on == "ttft":
