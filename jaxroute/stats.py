@@ -1,7 +1,8 @@
 """From per-session sums to tables: means, savings, and how sure they are."""
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -111,14 +112,18 @@ def resampled(carbon_g: Floats, hashes: draws.Hashes, seed: int) -> Floats:
 
 
 def interval(totals_g: Floats, baseline_g: Floats, sessions: int) -> Floats:
-    """Lower and upper end of the saving in %, `[..., 2]`, of bootstrap totals `[..., B]`.
+    """Lower and upper end of the saving in %, `[..., 2]`, of bootstrap totals `[..., B]`."""
+    return percentiles(saving_pct(totals_g, baseline_g), sessions)
+
+
+def percentiles(replicates: Floats, sessions: int) -> Floats:
+    """Lower and upper end, `[..., 2]`, of bootstrap replicates `[..., B]` of any figure.
 
     NaN for fewer than two sessions: nothing can be said of how they vary.
     """
-    savings = saving_pct(totals_g, baseline_g)
-    if sessions < 2 or np.isnan(savings).all():
-        return np.full((*savings.shape[:-1], 2), np.nan)
-    return np.moveaxis(np.nanpercentile(savings, INTERVAL, axis=-1), 0, -1)
+    if sessions < 2 or np.isnan(replicates).all():
+        return np.full((*replicates.shape[:-1], 2), np.nan)
+    return np.moveaxis(np.nanpercentile(replicates, INTERVAL, axis=-1), 0, -1)
 
 
 def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.DataFrame]:
@@ -138,20 +143,41 @@ def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.Dat
         ]
     )
 
-    def labelled(names: list[str], table: pd.DataFrame) -> pd.DataFrame:
-        index = pd.MultiIndex.from_product(
-            [[dataset.label], list(study.retentions), names],
-            names=["dataset", "retention", "policy"],
-        ).to_frame(index=False)
-        rows = index.loc[index.index.repeat(len(table) // len(index))].reset_index(drop=True)
-        return pd.concat([rows, table], axis=1)
-
+    labelled = functools.partial(_labelled, study, dataset)
     return {
         "summary": labelled(listed, _summary(totals, carbon, replicates.sum(0), base, bounded)),
         "by_length": labelled(listed, _by_length(totals, carbon, replicates, base, bucket)),
         "shares": labelled(served, _shares(outcome, study.deployments)),
         "sessions": labelled(listed, _sessions(totals, carbon, dataset.session_ids)),
     }
+
+
+def summary(
+    study: Study,
+    dataset: Dataset,
+    outcome: Outcome,
+    replicates: Floats,
+    names: Sequence[str],
+    baseline: str,
+) -> pd.DataFrame:
+    """The summary of P settings without bounds, of these names: savings against one of them.
+
+    `replicates` are the `resampled` bills, `[N, P, B]`.
+    """
+    base = list(names).index(baseline)
+    table = _summary(outcome.totals, bills(outcome.totals), replicates, base, bounded=False)
+    return _labelled(study, dataset, names, table.drop(columns=list(CAPTURED)))
+
+
+def _labelled(
+    study: Study, dataset: Dataset, names: Sequence[str], table: pd.DataFrame
+) -> pd.DataFrame:
+    """A table of rows `[N, P, ...]` with columns dataset, retention and policy before its own."""
+    index = pd.MultiIndex.from_product(
+        [[dataset.label], list(study.retentions), names], names=["dataset", "retention", "policy"]
+    ).to_frame(index=False)
+    rows = index.loc[index.index.repeat(len(table) // len(index))].reset_index(drop=True)
+    return pd.concat([rows, table], axis=1)
 
 
 def _with_bound(outcome: Outcome) -> tuple[Mapping[str, NDArray[np.floating]], Floats]:

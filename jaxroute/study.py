@@ -222,7 +222,7 @@ def _policies(config: StudyConfig, world: World) -> tuple[dict[str, RouterParams
 def _changed(params: RouterParams, own: PolicyConfig, config: StudyConfig) -> RouterParams:
     masks = {
         f"{axis}_allowed": np.isin(getattr(config.fleet, f"{axis}s"), allowed).astype(np.float32)
-        for axis in ("model", "gpu", "region")
+        for axis in catalogue.AXES
         if (allowed := getattr(own, f"{axis}s")) is not None
     }
     return params.replace(**own.changes(), **masks)
