@@ -180,7 +180,8 @@ def replay(
     One compiled program, which another call with as many settings and retentions finds compiled.
 
     Args:
-      study, dataset: what is replayed; of the study's policies none.
+      study: its world and its retentions.
+      dataset: its sessions.
       params: P settings, `[P, ...]` leaves.
       report: told of each step.
       filters: with them the hindsight plan comes as one setting more, the last, and the bound.

@@ -91,7 +91,7 @@ def test_the_order_goes_from_one_deployment_to_the_router(study, found):
         for axis in ablation.AXES
     }
     settings = ablation.variants(study, indices)
-    start = jr.evaluate(settings["blind, one deployment"], study.sessions, study.world)
+    start = jr.evaluate(settings["blind at one deployment"], study.sessions, study.world)
     assert float(start.moves.sum() + start.mask_fallbacks.sum()) == 0
     in_order = found.table.query("way == 'in_order' and retention == 'keep'")
     steps = in_order[in_order["component"].isin(PARTS)]
@@ -103,7 +103,7 @@ def test_the_order_goes_from_one_deployment_to_the_router(study, found):
 
 def test_a_blind_router_differs_from_the_baseline_by_its_gate_alone(study):
     settings = ablation.variants(study, dict.fromkeys(ablation.AXES, 0))
-    ungated = settings["router, blind"].replace(gate_strength=0.0)
+    ungated = settings["blind router"].replace(gate_strength=0.0)
     totals = [
         jr.evaluate(params, study.sessions, study.world).carbon_g
         for params in (ungated, settings["fair_carbon"])
