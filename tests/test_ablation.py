@@ -121,10 +121,18 @@ def test_the_command(monkeypatch, capsys, tmp_path):
     for part in (*PARTS, "rest", ablation.START):
         assert sum(line.startswith(f" {part} ") for line in printed.splitlines()) == 3
     assert "the two differ because" in printed
+    assert "0 (0.00%) unserved" in printed
     assert {path.name for path in out.iterdir()} == {"ablation.csv", "summary.csv", "run.json"}
     table = pd.read_csv(out / "ablation.csv")
     assert len(table) == 3 * (7 + 7)
-    assert json.loads((out / "run.json").read_text())["seed"] == 1
+    record = json.loads((out / "run.json").read_text())
+    assert record["seed"] == 1
+    assert any("the two differ because" in note for note in record["notes"])
+
+    missing = tmp_path / "no.csv"
+    status, printed, warned = jaxroute(monkeypatch, capsys, "ablate", "--trace", missing)
+    assert (status, printed, len(warned.splitlines())) == (2, "", 1)
+    assert "no.csv" in warned
 
 
 def test_an_empty_trace(monkeypatch, capsys, tmp_path):

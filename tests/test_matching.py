@@ -1,5 +1,7 @@
 """Savings at equal quality, and at equal TTFT."""
 
+import json
+
 import chex
 import numpy as np
 import pandas as pd
@@ -12,7 +14,10 @@ from jaxroute import comparison, matching, simulate
 from jaxroute.report.matched import COLUMNS, matched_notes
 
 STUDY = """
-policies = ["carbon_router", "smallest_model", "best_quality", "random", "low", "priced"]
+policies = [
+  "carbon_router", "carbon_router_fixed_region", "smallest_model", "best_quality", "random",
+  "low", "priced",
+]
 [[datasets]]
 path = "mine.csv"
 [[retention]]
@@ -44,22 +49,18 @@ def study(folder):
 
 
 @pytest.fixture(scope="module")
-def compared(study):
-    return comparison.run(study)
-
-
-@pytest.fixture(scope="module")
-def quality(study, compared):
-    return matching.run(study, compared.fixed, "quality").set_index(["retention", "policy"])
+def quality(study):
+    return jr.match(study).set_index(["retention", "policy"])
 
 
 def test_means_are_equal_at_the_knobs_told(study, quality):
     """Replayed one by one at the values in the table: the same mean, carbon and saving."""
+    policies = comparison.resolved(study, study.datasets[0])
     told = quality.reset_index().query("status == 'matched'")
     assert set(told["policy"]) == {*study.policies} - {"smallest_model"}
     base = {}
     for _, row in told.sort_values("policy", key=lambda names: names != "fair_carbon").iterrows():
-        params = study.policies[row["policy"]].replace(
+        params = policies[row["policy"]].replace(
             quality_price_g=row["quality_price_g"], quality_floor=row["quality_floor"]
         )
         world = study.world.replace(retention=study.retentions[row["retention"]])
@@ -94,8 +95,8 @@ def test_what_cannot_be_matched_has_no_saving(quality):
     assert np.isnan(row[["saving_pct", "saving_lo_pct", "saving_hi_pct"]].astype(float)).all()
 
 
-def test_ttft_is_matched_by_the_latency_price(study, compared):
-    table = matching.run(study, compared.fixed, "ttft").set_index(["retention", "policy"])
+def test_ttft_is_matched_by_the_latency_price(study):
+    table = jr.match(study, "ttft").set_index(["retention", "policy"])
     for retention in study.retentions:
         rows = table.loc[retention]
         row = rows.loc["random"]
@@ -111,7 +112,7 @@ def test_ttft_is_matched_by_the_latency_price(study, compared):
 def test_the_rounds_share_one_compiled_program(tmp_path, monkeypatch):
     write_trace(tmp_path / "mine.csv", sessions=6, turns=4)
     (tmp_path / "study.toml").write_text(STUDY)
-    study = jr.load_study(tmp_path / "study.toml")
+    study = jr.load_study(tmp_path / "study.toml").with_policies(["random", "smallest_model"])
     monkeypatch.setattr(simulate, "replay", chex.assert_max_traces(simulate.replay, n=1))
     told = []
     matching.run(study, {"mine": {}}, "quality", lambda step, share: told.append((step, share)))
@@ -217,9 +218,22 @@ def test_the_command(monkeypatch, capsys, folder, tmp_path):
     assert all(name in printed for name in COLUMNS)
     assert sum("cannot be matched  " in line for line in printed.splitlines()) == 2
     table = pd.read_csv(out / "matched.csv")
-    assert len(table) == 2 * 7
+    assert len(table) == 2 * 8
     assert {"status", "knob", "quality_price_g", "quality_floor", "saving_lo_pct"} < set(table)
+    assert not {"hindsight_plan", "lower_bound"} & set(table["policy"])
+    record = json.loads((out / "run.json").read_text())
+    assert any("cannot be matched" in note for note in record["notes"])
+    assert any("unserved" in note for note in record["notes"])
+
+    arguments = (folder / "study.toml", "--out", out)
+    status, printed, warned = jaxroute(monkeypatch, capsys, "ablate", *arguments)
+    assert (status, printed, len(warned.splitlines())) == (2, "", 1)
+    assert (out / "matched.csv").exists()
+    status, printed, _ = jaxroute(monkeypatch, capsys, "compare", *arguments)
+    assert (status, "at equal" in printed) == (0, False)
+    assert not (out / "matched.csv").exists()
+
     status, _, warned = jaxroute(monkeypatch, capsys, "compare", "--match", "carbon")
     assert status == 2
     assert "'quality'" in warned
-    assert "Traceback" not in warned
+    assert len(warned.splitlines()) == 1
