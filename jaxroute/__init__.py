@@ -5,11 +5,13 @@ traces against a fleet of (model, GPU type, region) deployments and says how muc
 routing policy would have emitted.
 """
 
+from jaxroute.ablation import ablate
 from jaxroute.bounds import Plan, free_context_bound, hindsight_plan, planned
 from jaxroute.catalogue import preset, presets
 from jaxroute.comparison import compare
 from jaxroute.errors import InputError
 from jaxroute.explanation import Explanation, explain
+from jaxroute.matching import match
 from jaxroute.numerics import stack
 from jaxroute.policies import Observation, Policy, RouterParams, router, ski_rental
 from jaxroute.sensitivity import sensitivity
@@ -39,12 +41,14 @@ __all__ = [
     "Trace",
     "Turn",
     "World",
+    "ablate",
     "compare",
     "evaluate",
     "explain",
     "free_context_bound",
     "hindsight_plan",
     "load_study",
+    "match",
     "planned",
     "preset",
     "presets",

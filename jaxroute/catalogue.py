@@ -5,6 +5,9 @@ import numpy as np
 from jaxroute.policies import RouterParams
 from jaxroute.world import Fleet
 
+AXES = ("model", "gpu", "region")
+"""What a deployment is a choice of."""
+
 
 def logit(probability: float) -> float:
     """`log(p / (1 - p))`: the gate bias of a constant `p_back`."""

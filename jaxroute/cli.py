@@ -1,23 +1,28 @@
-"""The command line: `jaxroute compare` and `jaxroute explain`."""
+"""The command line: `jaxroute compare`, `jaxroute ablate` and `jaxroute explain`."""
 
 import os
 import signal
 import sys
 import time
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jaxroute import __version__, explanation
-from jaxroute.comparison import run
+from jaxroute import __version__, ablation, explanation, matching
+from jaxroute.comparison import Report, run
 from jaxroute.errors import InputError
 from jaxroute.load.messages import one_line
 from jaxroute.report import turns
-from jaxroute.report.files import FILES, write
+from jaxroute.report.ablation import show_ablation
+from jaxroute.report.files import ABLATION_FILES, FILES, write, write_ablation
+from jaxroute.report.matched import show_matched
 from jaxroute.report.tables import console, show
 from jaxroute.report.target import discard_unfinished, whole_directory
 from jaxroute.study import load_study
@@ -46,6 +51,10 @@ Trace = Annotated[
 Carbon = Annotated[
     Path | None, typer.Option(help="Hourly carbon intensity (timestamp, region, gco2_per_kwh).")
 ]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Directory for the tables and run.json; an earlier result is replaced."),
+]
 Seed = Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Of every random draw.")]
 
 
@@ -64,19 +73,16 @@ def _main(
     pass
 
 
-@app.command()
-def compare(
-    study: StudyFile = None,
-    trace: Trace = None,
-    carbon: Carbon = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help=f"Directory for {', '.join(FILES)}; an earlier result is replaced."),
-    ] = None,
-    seed: Seed = None,
-) -> None:
-    """Carbon, latency and quality of every routing policy on real conversations."""
-    began = time.perf_counter()
+class Match(StrEnum):
+    """What `--match` makes equal."""
+
+    quality = "quality"
+    ttft = "ttft"
+
+
+@contextmanager
+def _at_work(out: Path | None, names: Collection[str]) -> Iterator[tuple[Path | None, Report]]:
+    """Where to write the files `names`, if anywhere, and a progress bar if there is a terminal."""
     terminal = console(stderr=True)
     progress = Progress(
         TextColumn("{task.description}"),
@@ -86,22 +92,67 @@ def compare(
         disable=not terminal.is_terminal,
         transient=True,
     )
-    target: Any = nullcontext() if out is None else whole_directory(out, FILES)
+    target: Any = nullcontext() if out is None else whole_directory(out, names)
     with target as directory, progress:
         task = progress.add_task("read", total=None)
-        loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
-        progress.update(task, total=1.0)
 
         def report(step: str, share: float) -> None:
-            progress.update(task, description=escape(step), completed=share)
+            progress.update(task, description=escape(step), completed=share, total=1.0)
 
+        yield directory, report
+
+
+def _tell(screen: Console, wall_s: float, compile_s: float, out: Path | None) -> None:
+    took = f"{wall_s:.1f} s, of which {compile_s:.1f} s compiling"
+    screen.print(f"- {took}" + (f"; tables in {out}" if out else ""), markup=False)
+
+
+@app.command()
+def compare(
+    study: StudyFile = None,
+    trace: Trace = None,
+    carbon: Carbon = None,
+    out: Out = None,
+    seed: Seed = None,
+    match: Annotated[
+        Match | None,
+        typer.Option(help="Also the savings at the baseline's mean of this, turning one knob."),
+    ] = None,
+) -> None:
+    """Carbon, latency and quality of every routing policy on real conversations."""
+    began, matched = time.perf_counter(), None
+    with _at_work(out, FILES) as (directory, report):
+        loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
         outcome = run(loaded, report)
+        if match is not None:
+            matched = matching.run(loaded, outcome.fixed, match.value, report)
         if directory is not None:
-            write(directory, loaded, outcome, time.perf_counter() - began)
+            write(directory, loaded, outcome, time.perf_counter() - began, matched)
     screen = console()
     show(loaded, outcome, screen)
-    took = f"{time.perf_counter() - began:.1f} s, of which {outcome.compile_s:.1f} s compiling"
-    screen.print(f"- {took}" + (f"; tables in {out}" if out else ""), markup=False)
+    if matched is not None:
+        show_matched(loaded, matched, screen)
+    _tell(screen, time.perf_counter() - began, outcome.compile_s, out)
+
+
+@app.command()
+def ablate(
+    study: StudyFile = None,
+    trace: Trace = None,
+    carbon: Carbon = None,
+    out: Out = None,
+    seed: Seed = None,
+) -> None:
+    """The saving of carbon_router over fair_carbon, split into what each of its parts saves."""
+    began = time.perf_counter()
+    with _at_work(out, ABLATION_FILES) as (directory, report):
+        loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
+        outcome = ablation.run(loaded, report)
+        if directory is not None:
+            write_ablation(directory, loaded, outcome, time.perf_counter() - began)
+    screen = console()
+    show_ablation(loaded, outcome, screen)
+    _tell(screen, time.perf_counter() - began, outcome.compile_s, out)
 
 
 @app.command()

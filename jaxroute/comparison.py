@@ -1,9 +1,8 @@
 """The main job: every policy of a study on every dataset, under every retention."""
 
 import dataclasses
-import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -17,6 +16,9 @@ from jaxroute.study import Study
 
 Report = Callable[[str, float], None]
 """Told what is being done, and the share of all turns that is done."""
+
+Within = Callable[[str, float], None]
+"""Told what is being done, and how many turns of one dataset are done."""
 
 _REFERENCE = "fair_carbon, masked"
 """Rows that only serve to choose the index of an axis."""
@@ -72,132 +74,56 @@ def run(study: Study, report: Report = lambda step, share: None) -> Comparison:
     tables: dict[str, list[pd.DataFrame]] = {
         name: [] for name in ("summary", "by_length", "shares", "sessions")
     }
-    fixed, compile_s, replay_s = {}, 0.0, 0.0
-    before, turns = 0, sum(int(dataset.lengths.sum()) for dataset in study.datasets)
-    for dataset in study.datasets:
-        within = functools.partial(_report_within, report, dataset.label, before, turns)
-        outcome = _replay(study, dataset, within)
-        before += int(dataset.lengths.sum())
-        report(f"{dataset.label}: bootstrap", before / max(turns, 1))
+    names, compile_s, replay_s = {}, 0.0, 0.0
+    for dataset, within in each_dataset(study, report):
+        outcome = _compared(study, dataset, within)
+        within("bootstrap", int(dataset.lengths.sum()))
         for name, table in stats.tables(study, dataset, outcome).items():
             tables[name].append(table)
-        fixed[dataset.label] = outcome.fixed
+        names[dataset.label] = outcome.fixed
         compile_s += outcome.compile_s
         replay_s += outcome.replay_s
     joined = {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
-    return Comparison(**joined, fixed=fixed, compile_s=compile_s, replay_s=replay_s)
+    return Comparison(**joined, fixed=names, compile_s=compile_s, replay_s=replay_s)
 
 
-def _report_within(
-    report: Report, label: str, before: int, turns: int, step: str, done: int
-) -> None:
-    report(f"{label}: {step}", (before + done) / max(turns, 1))
+def each_dataset(study: Study, report: Report) -> Iterator[tuple[Dataset, Within]]:
+    """The datasets, each with a `Within` that passes on to `report`."""
+    turns = [int(dataset.lengths.sum()) for dataset in study.datasets]
+    for n, dataset in enumerate(study.datasets):
+
+        def within(step: str, done: float, before: int = sum(turns[:n]), name: str = dataset.label):
+            report(f"{name}: {step}", (before + done) / max(sum(turns), 1))
+
+        yield dataset, within
 
 
 def settings(study: Study) -> list[Setting]:
     """The policies; for each axis that one of them fixes, `fair_carbon` and it at every index."""
-    fair = catalogue.preset(
-        "fair_carbon", study.world.fleet, quality_floor=study.config.quality_floor
-    )
-    sizes = {
-        axis: int(np.asarray(getattr(study.world.fleet, axis)).max()) + 1
-        for axis in study.fixed.values()
-    }
-
-    def at_each(name: str, axis: str, params: RouterParams) -> list[Setting]:
-        size = sizes[axis]
-        return [Setting(name, axis, n, _fix(params, axis, n, size)) for n in range(size)]
-
-    rows = [row for axis in sizes for row in at_each(_REFERENCE, axis, fair)]
+    rows = reference_rows(study, dict.fromkeys(study.fixed.values()))
     for name, params in study.policies.items():
         if name in study.fixed:
-            rows += at_each(name, study.fixed[name], params)
+            rows += _at_each(study, name, study.fixed[name], params)
         else:
             rows.append(Setting(name, None, None, params))
     return rows
 
 
-def resolved(study: Study, dataset: Dataset) -> dict[str, RouterParams]:
-    """The policies of a study, those with a fixed axis masked as `compare` masks them."""
-    named = dict(study.policies)
-    if not study.fixed:
-        return named
-    fixed = dataclasses.replace(study, policies={name: named[name] for name in study.fixed})
-    for name, entry in _replay(fixed, dataset, lambda step, done: None).fixed.items():
-        entries = list(getattr(study.config.fleet, f"{study.fixed[name]}s"))
-        named[name] = _fix(named[name], study.fixed[name], entries.index(entry), len(entries))
-    return named
+def reference_rows(study: Study, axes: Iterable[str]) -> list[Setting]:
+    """`fair_carbon` at every index of each axis: what `cheapest` chooses among."""
+    fair = study.preset("fair_carbon")
+    return [row for axis in axes for row in _at_each(study, _REFERENCE, axis, fair)]
 
 
-def _fix(params: RouterParams, axis: str, index: int, size: int) -> RouterParams:
-    """The policy with all but one index of an axis masked."""
-    mask = f"{axis}_allowed"
-    return params.replace(**{mask: getattr(params, mask) * catalogue.only(index, size)})
+def cheapest(rows: list[Setting], axis: str, carbon_g: np.ndarray, params: RouterParams) -> int:
+    """The index of an axis with the least `fair_carbon` carbon, of those that a policy allows.
 
-
-def _replay(study: Study, dataset: Dataset, report: Callable[[str, int], None]) -> stats.Outcome:
-    rows = settings(study)
-    params = stack(row.params for row in rows)
-    retentions = stack(study.retentions.values())
-    filters = catalogue.preset("fair_carbon", quality_floor=study.config.quality_floor)
-    deployments = len(study.deployments)
-    plan = len(rows)
-    shape = (len(study.retentions), plan + 1, len(dataset.lengths))
-    totals = {name: np.zeros(shape, np.float32) for name in simulate.FIELDS}
-    bound_g = np.zeros(shape[-1])
-    turns = np.zeros((*shape[:2], deployments), np.int64)
-    carbon_g = np.zeros((*shape[:2], deployments))
-    compiled, compile_s, replay_s = None, 0.0, 0.0
-    for part, sessions in dataset.blocks():
-        began = time.perf_counter()
-        arguments = params, filters, sessions, study.world, retentions
-        if compiled is None:
-            report("compile", 0)
-            compiled = bounds.evaluate_grid.lower(*arguments).compile()
-            compile_s = time.perf_counter() - began
-            report("replay", 0)
-            began = time.perf_counter()
-        sums, trace, least_g = jax.block_until_ready(compiled(*arguments))
-        replay_s += time.perf_counter() - began
-        bound_g[part] = np.asarray(least_g)[: part.stop - part.start]
-        for name, values in totals.items():
-            values[..., part] = np.asarray(getattr(sums, name))[..., : part.stop - part.start]
-        counted = stats.by_deployment(
-            np.asarray(trace.decision), np.asarray(trace.carbon_g), deployments
-        )
-        report("replay", int(dataset.lengths[: part.stop].sum()))
-        turns += counted[0]
-        carbon_g += counted[1]
-
-    grams = stats.bills(totals).sum((0, 2))
-    chosen = {
-        name: _cheapest(rows, axis, grams, study.policies[name])
-        for name, axis in study.fixed.items()
-    }
-    kept = [
-        n
-        for name in study.policies
-        for n, row in enumerate(rows)
-        if row.policy == name and (row.axis is None or row.index == chosen[name])
-    ]
-    if study.bounded:
-        kept.append(plan)
-    return stats.Outcome(
-        totals={name: values[:, kept] for name, values in totals.items()},
-        deployment_turns=turns[:, kept],
-        deployment_carbon_g=carbon_g[:, kept],
-        bound_carbon_g=bound_g if study.bounded else None,
-        fixed={
-            name: list(getattr(study.config.fleet, f"{axis}s"))[chosen[name]]
-            for name, axis in study.fixed.items()
-        },
-        compile_s=compile_s,
-        replay_s=replay_s,
-    )
-
-
-def _cheapest(rows: list[Setting], axis: str, carbon_g: np.ndarray, params: RouterParams) -> int:
-    """The index of an axis with the least `fair_carbon` carbon, of those that a policy allows."""
+    Args:
+      rows: P settings; of these, the `reference_rows` of the axis count.
+      axis: model, gpu or region.
+      carbon_g: `[P]`, of each setting.
+      params: the policy.
+    """
     candidates = {
         row.index: carbon_g[n]
         for n, row in enumerate(rows)
@@ -206,3 +132,146 @@ def _cheapest(rows: list[Setting], axis: str, carbon_g: np.ndarray, params: Rout
     mask = np.broadcast_to(getattr(params, f"{axis}_allowed"), len(candidates))
     allowed = [index for index in candidates if mask[index] > 0]
     return min(allowed, key=candidates.__getitem__)
+
+
+def fix(study: Study, params: RouterParams, axis: str, index: int) -> RouterParams:
+    """The policy with all but one index of an axis masked."""
+    mask = f"{axis}_allowed"
+    only = catalogue.only(index, _size(study, axis))
+    return params.replace(**{mask: getattr(params, mask) * only})
+
+
+def entries(study: Study, axis: str) -> list[str]:
+    """The names of the indices of an axis."""
+    return list(getattr(study.config.fleet, f"{axis}s"))
+
+
+def resolved(study: Study, dataset: Dataset) -> dict[str, RouterParams]:
+    """The policies of a study, those with a fixed axis masked as `compare` masks them."""
+    return masked(study, fixed(study, dataset))
+
+
+def fixed(study: Study, dataset: Dataset) -> dict[str, str]:
+    """The name that `compare` masks each policy with a fixed axis to (`Comparison.fixed`)."""
+    rows = reference_rows(study, dict.fromkeys(study.fixed.values()))
+    if not rows:
+        return {}
+    return _fixed_by(study, rows, replay(study, dataset, stack(row.params for row in rows)))
+
+
+def masked(study: Study, names: Mapping[str, str]) -> dict[str, RouterParams]:
+    """The policies of a study, those with a fixed axis masked to the name that `fixed` gives."""
+    named = dict(study.policies)
+    for policy, axis in study.fixed.items():
+        named[policy] = fix(study, named[policy], axis, entries(study, axis).index(names[policy]))
+    return named
+
+
+def replay(
+    study: Study,
+    dataset: Dataset,
+    params: RouterParams,
+    report: Within = lambda step, done: None,
+    *,
+    filters: RouterParams | None = None,
+) -> stats.Outcome:
+    """Replays a dataset under P settings and each of the study's N retentions.
+
+    One compiled program, which another call with as many settings and retentions finds compiled.
+
+    Args:
+      study: its world and its retentions.
+      dataset: its sessions.
+      params: P settings, `[P, ...]` leaves.
+      report: told of each step.
+      filters: with them the hindsight plan comes as one setting more, the last, and the bound.
+    """
+    retentions = stack(study.retentions.values())
+    bounded = filters is not None
+    program = bounds.evaluate_grid if bounded else simulate.evaluate_grid
+    given = (params, filters) if bounded else (params,)
+    deployments = len(study.deployments)
+    shape = (len(study.retentions), len(params.carbon_weight) + bounded, len(dataset.lengths))
+    totals = {name: np.zeros(shape, np.float32) for name in simulate.FIELDS}
+    bound_g = np.zeros(shape[-1])
+    turns = np.zeros((*shape[:2], deployments), np.int64)
+    carbon_g = np.zeros((*shape[:2], deployments))
+    compiled, compile_s, replay_s = None, 0.0, 0.0
+    for part, sessions in dataset.blocks():
+        began = time.perf_counter()
+        arguments = *given, sessions, study.world, retentions
+        if compiled is None:
+            report("compile", 0)
+            compiled = program.lower(*arguments).compile()
+            compile_s = time.perf_counter() - began
+            report("replay", 0)
+            began = time.perf_counter()
+        sums, trace, *least_g = jax.block_until_ready(compiled(*arguments))
+        replay_s += time.perf_counter() - began
+        count = part.stop - part.start
+        for name, values in totals.items():
+            values[..., part] = np.asarray(getattr(sums, name))[..., :count]
+        for each in least_g:
+            bound_g[part] = np.asarray(each)[:count]
+        counted = stats.by_deployment(
+            np.asarray(trace.decision), np.asarray(trace.carbon_g), deployments
+        )
+        report("replay", int(dataset.lengths[: part.stop].sum()))
+        turns += counted[0]
+        carbon_g += counted[1]
+    return stats.Outcome(
+        totals=totals,
+        deployment_turns=turns,
+        deployment_carbon_g=carbon_g,
+        bound_carbon_g=bound_g if bounded else None,
+        fixed={},
+        compile_s=compile_s,
+        replay_s=replay_s,
+    )
+
+
+def only(outcome: stats.Outcome, rows: Sequence[int]) -> stats.Outcome:
+    """The outcome of some of its settings."""
+    return dataclasses.replace(
+        outcome,
+        totals={name: values[:, rows] for name, values in outcome.totals.items()},
+        deployment_turns=outcome.deployment_turns[:, rows],
+        deployment_carbon_g=outcome.deployment_carbon_g[:, rows],
+    )
+
+
+def _compared(study: Study, dataset: Dataset, report: Within) -> stats.Outcome:
+    """The outcome of the study's policies, in order, then the hindsight plan if it is bounded."""
+    rows = settings(study)
+    filters = study.preset("fair_carbon") if study.bounded else None
+    params = stack(row.params for row in rows)
+    outcome = replay(study, dataset, params, report, filters=filters)
+    names = _fixed_by(study, rows, outcome)
+    kept = []
+    for policy in study.policies:
+        own = [n for n, row in enumerate(rows) if row.policy == policy]
+        axis = study.fixed.get(policy)
+        kept.append(own[entries(study, axis).index(names[policy]) if axis else 0])
+    if study.bounded:
+        kept.append(len(rows))
+    return dataclasses.replace(only(outcome, kept), fixed=names)
+
+
+def _fixed_by(study: Study, rows: list[Setting], outcome: stats.Outcome) -> dict[str, str]:
+    """The name that each policy with a fixed axis is masked to, of an outcome of settings."""
+    grams = stats.bills(outcome.totals).sum((0, 2))
+    return {
+        name: entries(study, axis)[cheapest(rows, axis, grams, study.policies[name])]
+        for name, axis in study.fixed.items()
+    }
+
+
+def _size(study: Study, axis: str) -> int:
+    return int(np.asarray(getattr(study.world.fleet, axis)).max()) + 1
+
+
+def _at_each(study: Study, name: str, axis: str, params: RouterParams) -> list[Setting]:
+    return [
+        Setting(name, axis, index, fix(study, params, axis, index))
+        for index in range(_size(study, axis))
+    ]

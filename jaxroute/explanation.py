@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from jaxroute import comparison, gate, policies, simulate
+from jaxroute.catalogue import AXES
 from jaxroute.dataset import Dataset
 from jaxroute.load.messages import input_error, known_names, nearest_few, shown
 from jaxroute.numerics import stack
@@ -24,8 +25,6 @@ POLICIES = ("carbon_router", "fair_carbon")
 
 BEST = 5
 """Candidates shown of a turn."""
-
-AXES = ("model", "gpu", "region")
 
 
 class ScoreTerms(NamedTuple):

@@ -1,7 +1,8 @@
 """From per-session sums to tables: means, savings, and how sure they are."""
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -107,20 +108,39 @@ def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.Dat
     )
     half_pct = 100 * bootstrap.half_width(np.concatenate([sums, sums.sum(0, keepdims=True)]))
 
-    def labelled(names: list[str], table: pd.DataFrame) -> pd.DataFrame:
-        index = pd.MultiIndex.from_product(
-            [[dataset.label], list(study.retentions), names],
-            names=["dataset", "retention", "policy"],
-        ).to_frame(index=False)
-        rows = index.loc[index.index.repeat(len(table) // len(index))].reset_index(drop=True)
-        return pd.concat([rows, table], axis=1)
-
+    labelled = functools.partial(_labelled, study, dataset)
     return {
         "summary": labelled(listed, _summary(totals, carbon, half_pct[-1], base, bounded)),
         "by_length": labelled(listed, _by_length(totals, carbon, half_pct, base, bucket)),
         "shares": labelled(served, _shares(outcome, study.deployments)),
         "sessions": labelled(listed, _sessions(totals, carbon, dataset.session_ids)),
     }
+
+
+def summary(
+    study: Study,
+    dataset: Dataset,
+    outcome: Outcome,
+    names: Sequence[str],
+    baseline: str,
+) -> pd.DataFrame:
+    """The summary of P settings without bounds, of these names: savings against one of them."""
+    base, carbon = list(names).index(baseline), bills(outcome.totals)
+    sums = bootstrap.sums(carbon, carbon[:, base : base + 1], dataset.hashes, study.config.seed)
+    half_pct = 100 * bootstrap.half_width(sums[0])
+    table = _summary(outcome.totals, carbon, half_pct, base, bounded=False)
+    return _labelled(study, dataset, names, table.drop(columns=list(CAPTURED)))
+
+
+def _labelled(
+    study: Study, dataset: Dataset, names: Sequence[str], table: pd.DataFrame
+) -> pd.DataFrame:
+    """A table of rows `[N, P, ...]` with columns dataset, retention and policy before its own."""
+    index = pd.MultiIndex.from_product(
+        [[dataset.label], list(study.retentions), names], names=["dataset", "retention", "policy"]
+    ).to_frame(index=False)
+    rows = index.loc[index.index.repeat(len(table) // len(index))].reset_index(drop=True)
+    return pd.concat([rows, table], axis=1)
 
 
 def _with_bound(outcome: Outcome) -> tuple[Mapping[str, NDArray[np.floating]], Floats]:

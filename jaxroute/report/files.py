@@ -1,38 +1,72 @@
-"""The comparison as files."""
+"""Comparisons and ablations as files."""
 
 import json
 import platform
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 
+from jaxroute.ablation import Ablation
 from jaxroute.comparison import Comparison
+from jaxroute.report.ablation import ablation_notes
+from jaxroute.report.matched import matched_notes
 from jaxroute.report.tables import notes
 from jaxroute.report.target import RECORD
 from jaxroute.study import Study
 
 TABLES = ("summary", "by_length", "shares")
 
-FILES = (*(f"{name}.csv" for name in TABLES), "sessions.parquet", RECORD)
-"""What a result consists of."""
+FILES = (*(f"{name}.csv" for name in (*TABLES, "matched")), "sessions.parquet", RECORD)
+"""What a comparison may consist of; `matched.csv` only where something was to be matched."""
+
+ABLATION_FILES = ("ablation.csv", "summary.csv", RECORD)
+"""What an ablation consists of."""
 
 PACKAGES = ("jaxroute", "jax", "jaxlib", "numpy", "scipy", "pandas", "pyarrow")
 
 
-def write(directory: Path, study: Study, comparison: Comparison, wall_s: float) -> None:
-    """Writes `FILES` into a directory."""
-    for name in TABLES:
-        table = getattr(comparison, name)
-        table.to_csv(directory / f"{name}.csv", index=False, float_format="%.9g")
+def write(
+    directory: Path,
+    study: Study,
+    comparison: Comparison,
+    wall_s: float,
+    matched: pd.DataFrame | None = None,
+) -> None:
+    """Writes `FILES` into a directory; `matched` are the rows of `jaxroute.matching`, if any."""
+    tables = {name: getattr(comparison, name) for name in TABLES}
+    lines = list(notes(study, comparison))
+    if matched is not None:
+        tables["matched"] = matched
+        lines += matched_notes(study, matched)
     comparison.sessions.to_parquet(directory / "sessions.parquet", index=False)
-    record = json.dumps(run_record(study, comparison, wall_s), indent=2, allow_nan=False)
-    (directory / RECORD).write_text(f"{record}\n")
+    policies = {
+        name: {field: _plain(value) for field, value in vars(params).items()}
+        for name, params in study.policies.items()
+    }
+    record = run_record(study, comparison, lines, wall_s) | {"policies": policies}
+    _write(directory, tables, record)
 
 
-def run_record(study: Study, comparison: Comparison, wall_s: float) -> dict[str, Any]:
+def write_ablation(directory: Path, study: Study, ablation: Ablation, wall_s: float) -> None:
+    """Writes `ABLATION_FILES` into a directory; `summary.csv` is of every setting replayed."""
+    tables = {"ablation": ablation.table, "summary": ablation.summary}
+    _write(directory, tables, run_record(study, ablation, ablation_notes(study, ablation), wall_s))
+
+
+def _write(directory: Path, tables: Mapping[str, pd.DataFrame], record: dict[str, Any]) -> None:
+    for name, table in tables.items():
+        table.to_csv(directory / f"{name}.csv", index=False, float_format="%.9g")
+    (directory / RECORD).write_text(f"{json.dumps(record, indent=2, allow_nan=False)}\n")
+
+
+def run_record(
+    study: Study, outcome: Comparison | Ablation, notes: Iterable[str], wall_s: float
+) -> dict[str, Any]:
     """How a result was obtained: enough to obtain it again."""
     from jaxroute import RESULTS_VERSION
 
@@ -48,16 +82,12 @@ def run_record(study: Study, comparison: Comparison, wall_s: float) -> dict[str,
         },
         "seed": study.config.seed,
         "study": json.loads(study.config.model_dump_json(exclude_none=True)),
-        "policies": {
-            name: {field: _plain(value) for field, value in vars(params).items()}
-            for name, params in study.policies.items()
-        },
-        "fixed": comparison.fixed,
+        "fixed": outcome.fixed,
         "inputs_sha256": dict(study.inputs),
-        "notes": list(notes(study, comparison)),
+        "notes": list(notes),
         "wall_s": round(wall_s, 3),
-        "compile_s": round(comparison.compile_s, 3),
-        "replay_s": round(comparison.replay_s, 3),
+        "compile_s": round(outcome.compile_s, 3),
+        "replay_s": round(outcome.replay_s, 3),
     }
 
 

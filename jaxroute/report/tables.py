@@ -1,6 +1,7 @@
 """The comparison on a terminal."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,32 +74,57 @@ def console(*, stderr: bool = False) -> Console:
 
 def show(study: Study, comparison: Comparison, out: Console) -> None:
     """Prints a table for each dataset and retention, then what a reader has to know."""
-    roomy = out.options.update(width=PLAIN_WIDTH, max_width=PLAIN_WIDTH)
-    synthetic = {each.label for each in study.datasets if each.synthetic_times}
-    for (dataset, retention), rows in comparison.summary.groupby(
-        ["dataset", "retention"], sort=False
-    ):
-        times = " (synthetic times)" if dataset in synthetic else ""
-        title = f"{dataset}{times}, caches: {retention}"
+    every = len(COLUMNS) - (0 if study.bounded else CAPTURED)
+    choices = [list(COLUMNS)[:count] for count in (every, len(COLUMNS) - CAPTURED, NARROW)]
+    for title, rows in titled(study, comparison.summary):
         marked = list(_marked(rows.to_dict("records"), study.config.baseline))
-        every = len(COLUMNS) - (0 if study.bounded else CAPTURED)
-        for count in (every, len(COLUMNS) - CAPTURED, NARROW):
-            more = "" if count == every else " (more in a wider terminal)"
-            table = _table(f"{title}{more}", marked, list(COLUMNS)[:count])
-            if out.measure(table, options=roomy).maximum <= out.width:
-                break
-        out.print(table)
-    for line in notes(study, comparison):
+        put(out, functools.partial(_table, marked), title, choices)
+    put_notes(out, notes(study, comparison))
+
+
+def titled(study: Study, table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The rows of each dataset and retention, with what to print above them."""
+    synthetic = {each.label for each in study.datasets if each.synthetic_times}
+    for (dataset, retention), rows in table.groupby(["dataset", "retention"], sort=False):
+        times = " (synthetic times)" if dataset in synthetic else ""
+        yield f"{dataset}{times}, caches: {retention}", rows
+
+
+def put(
+    out: Console,
+    table: Callable[[str, list[str]], Table],
+    title: str,
+    choices: Sequence[list[str]],
+) -> None:
+    """Prints the table of a title and columns: the first choice of them that fits, or the last."""
+    roomy = out.options.update(width=PLAIN_WIDTH, max_width=PLAIN_WIDTH)
+    for columns in choices:
+        more = "" if columns == choices[0] else " (more in a wider terminal)"
+        made = table(f"{title}{more}", columns)
+        if out.measure(made, options=roomy).maximum <= out.width:
+            break
+    out.print(made)
+
+
+def put_notes(out: Console, lines: Iterable[str]) -> None:
+    """Prints lines as a list."""
+    for line in lines:
         out.print(f"- {line}", markup=False, soft_wrap=not out.is_terminal)
 
 
-def _table(title: str, rows: list[dict[str, Any]], columns: list[str]) -> Table:
+def grid(title: str, first: str, columns: Iterable[str]) -> Table:
+    """An empty table whose first column names its rows."""
     table = Table(
         title=escape(title), title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False
     )
-    table.add_column("policy", no_wrap=True)
+    table.add_column(first, no_wrap=True)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _table(rows: list[dict[str, Any]], title: str, columns: list[str]) -> Table:
+    table = grid(title, "policy", columns)
     for row in rows:
         table.add_row(escape(row["policy"]), *(COLUMNS[name](row) for name in columns))
     return table
@@ -123,11 +149,16 @@ def _captured(row: dict[str, Any], what: str) -> str:
 def _saving(row: dict[str, Any]) -> str:
     if row["is_baseline"]:
         return "baseline "
-    if pd.isna(row["saving_pct"]):
+    return f"{with_interval(row, 'saving')}{'*' if row['worse'] else ' '}"
+
+
+def with_interval(row: Mapping[str, Any], name: str) -> str:
+    """`figure (low, high)` of `<name>_pct`, `<name>_lo_pct` and `<name>_hi_pct`, to a tenth."""
+    figure, low, high = (row[f"{name}{end}_pct"] for end in ("", "_lo", "_hi"))
+    if pd.isna(figure):
         return ""
-    ends = f"({_points(row['saving_lo_pct'])}, {_points(row['saving_hi_pct'])})"
-    ends = "(too few sessions)" if pd.isna(row["saving_lo_pct"]) else ends
-    return f"{_points(row['saving_pct'])} {ends}{'*' if row['worse'] else ' '}"
+    ends = "too few sessions" if pd.isna(low) else f"{_points(low)}, {_points(high)}"
+    return f"{_points(figure)} ({ends})"
 
 
 def notes(study: Study, comparison: Comparison) -> Iterator[str]:
@@ -137,8 +168,23 @@ def notes(study: Study, comparison: Comparison) -> Iterator[str]:
         f"*: mean quality more than {WORSE:g} below its, so no like-for-like saving"
     )
     yield from _bounds(study)
+    yield from notes_of(study, comparison.summary, comparison.fixed)
+    if "fair_carbon" in study.policies:
+        yield RECONSTRUCTION
+
+
+def notes_of(
+    study: Study, summary: pd.DataFrame, fixed: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    """The lines that hold for any replay of a study's datasets.
+
+    Args:
+      study: what was replayed.
+      summary: of every setting (`jaxroute.stats.summary`).
+      fixed: by dataset, what was masked to which name.
+    """
     for dataset in study.datasets:
-        rows = comparison.summary[comparison.summary["dataset"] == dataset.label]
+        rows = summary[summary["dataset"] == dataset.label]
         turns = int(dataset.lengths.sum())
         unserved = int(rows["unserved"].max())
         yield f"{dataset.label}: {'; '.join(dataset.notes)}"
@@ -158,7 +204,7 @@ def notes(study: Study, comparison: Comparison) -> Iterator[str]:
             ]
             if which:
                 yield f"{dataset.label}: turns on which the {gives} gave way: {'; '.join(which)}"
-        chosen = comparison.fixed[dataset.label]
+        chosen = fixed[dataset.label]
         if chosen:
             yield f"{dataset.label}: " + ", ".join(f"{k} = {v}" for k, v in chosen.items())
     yield from study.notes
@@ -166,8 +212,6 @@ def notes(study: Study, comparison: Comparison) -> Iterator[str]:
         "carbon = operational (GPU and host, x PUE x intensity) + embodied; "
         "means are per served turn; moves and returns count turns"
     )
-    if "fair_carbon" in study.policies:
-        yield RECONSTRUCTION
 
 
 def _bounds(study: Study) -> Iterator[str]:
@@ -180,7 +224,7 @@ def _bounds(study: Study) -> Iterator[str]:
         return
     exact = [name for name, each in study.retentions.items() if _drops_only(each)]
     kept = [name for name in study.retentions if name not in exact]
-    floor = f"under the quality floor of {study.config.quality_floor:g}"
+    floor = f"under {study.config.quality_rule}"
     yield (
         f"{PLAN_ROW}: knows every turn beforehand, {floor}; "
         + "; ".join(

@@ -23,7 +23,8 @@ def whole_directory(directory: Path, names: Collection[str]) -> Iterator[Path]:
 
     It is made at once, so that a directory that cannot be written is refused before any work. An
     earlier result in `directory` is replaced file by file, its record first removed and the new one
-    moved last; a mount point, a link to a directory and the current directory serve as well.
+    moved last, and those of its files that were not written again are removed. A mount point, a
+    link to a directory and the current directory serve as well.
 
     Raises:
       InputError: if there is something there that is no earlier result, or it cannot be written.
@@ -42,7 +43,7 @@ def whole_directory(directory: Path, names: Collection[str]) -> Iterator[Path]:
     done = False
     try:
         yield fresh
-        _move(fresh, target)
+        _move(fresh, target, names)
         done = True
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -74,7 +75,7 @@ def _check(directory: Path, target: Path, names: Collection[str]) -> None:
     earlier = _is_record(target / RECORD)
     if strange or not (earlier or not any(target.iterdir())):
         found = f"{strange[0]!r} in it" if strange else f"files and no {RECORD} of ours"
-        expected = "an empty directory, or an earlier result and nothing else"
+        expected = "an empty directory, or an earlier result of this command and nothing else"
         raise input_error(directory, "", found, expected, "give another --out")
 
 
@@ -85,13 +86,15 @@ def _is_record(file: Path) -> bool:
         return False
 
 
-def _move(fresh: Path, target: Path) -> None:
+def _move(fresh: Path, target: Path, names: Collection[str]) -> None:
     fresh.chmod(0o755)
     try:
         if not target.exists():
             fresh.rename(target)
             return
         (target / RECORD).unlink(missing_ok=True)
+        for name in set(names) - {file.name for file in fresh.iterdir()}:
+            (target / name).unlink(missing_ok=True)
         for file in sorted(fresh.iterdir(), key=lambda file: file.name == RECORD):
             os.replace(file, target / file.name)
     except OSError as error:

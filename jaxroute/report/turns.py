@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from jaxroute.explanation import Explanation
-from jaxroute.report.tables import RECONSTRUCTION
+from jaxroute.report.tables import RECONSTRUCTION, put_notes
 
 Row = dict[str, Any]
 
@@ -81,10 +81,9 @@ def show(told: Explanation, out: Console) -> None:
             out.print(_best(str(policy), among))
     out.print("\nthe whole session", markup=False)
     out.print(_whole(policies, told.turns))
-    out.print("- scores J and their terms in mg of CO2e, terms that are 0 left out; *: the choice")
+    scores = "scores J and their terms in mg of CO2e, terms that are 0 left out; *: the choice"
     reconstruction = [RECONSTRUCTION] if "fair_carbon" in policies else []
-    for note in (*told.notes, *reconstruction):
-        out.print(f"- {note}", markup=False, soft_wrap=not out.is_terminal)
+    put_notes(out, (scores, *told.notes, *reconstruction))
 
 
 def _heading(row: Row) -> str:
