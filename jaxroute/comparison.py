@@ -96,9 +96,7 @@ def _report_within(
 
 def settings(study: Study) -> list[Setting]:
     """The policies; for each axis that one of them fixes, `fair_carbon` and it at every index."""
-    fair = catalogue.preset(
-        "fair_carbon", study.world.fleet, quality_floor=study.config.quality_floor
-    )
+    fair = study.preset("fair_carbon")
     sizes = {
         axis: int(np.asarray(getattr(study.world.fleet, axis)).max()) + 1
         for axis in study.fixed.values()

@@ -10,7 +10,14 @@ from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    model_validator,
+)
 
 from jaxroute.load.files import BUILTIN, package_file
 from jaxroute.load.fleet import bundled_names
@@ -18,8 +25,9 @@ from jaxroute.load.messages import known_names, shown
 from jaxroute.load.toml import Section, fault, read_toml
 
 __all__ = [
-    "BeliefConfig", "DatasetConfig", "FleetConfig", "IntensityConfig", "PolicyConfig",
-    "QualityConfig", "RetentionConfig", "StudyConfig", "SyntheticTimes", "read_config",
+    "BeliefConfig", "DatasetConfig", "EmbodiedConfig", "FleetConfig", "IntensityConfig",
+    "PolicyConfig", "QualityConfig", "RetentionConfig", "StudyConfig", "SyntheticTimes",
+    "read_config",
 ]  # fmt: skip
 
 FLEET_LISTS = ("models", "gpus", "regions")
@@ -75,6 +83,16 @@ def _number_of(value: object) -> object:
     return float(value) if isinstance(value, bool) else value
 
 
+def _prediction(value: object) -> float | str:
+    """A number of tokens, or the name of a rule."""
+    if value in ("exact", "noisy"):
+        return str(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and 0 <= value <= LARGEST):  # type: ignore[operator]
+        raise fault([], shown(value), "a number >= 0, 'exact' or 'noisy'")
+    return float(value)  # type: ignore[arg-type]
+
+
 PLAN_ROW, BOUND_ROW = "hindsight_plan", "lower_bound"
 """Rows of the tables that are no policies: no policy may take their names."""
 
@@ -87,6 +105,10 @@ AboveZero = Annotated[Finite, Field(gt=0, le=LARGEST)]
 AnySign = Annotated[Finite, Field(ge=-LARGEST, le=LARGEST)]
 Spread = Annotated[Finite, Field(ge=0, le=10)]
 Share = Annotated[Finite, Field(ge=0, le=1)]
+Proportion = Annotated[Finite, Field(ge=0, lt=1)]
+Tokens = Annotated[Finite, Field(ge=1, le=LARGEST)]
+Prediction = Annotated[float | str, PlainValidator(_prediction)]
+Switch = Annotated[bool, Field(strict=True)]
 MaybeInfinite = Annotated[float, Field(strict=True, ge=0), AfterValidator(_far_is_infinite)]
 Horizon = Annotated[float, Field(strict=True, ge=1e-3), AfterValidator(_far_is_infinite)]
 Flag = Annotated[Share, BeforeValidator(_number_of)]
@@ -121,7 +143,7 @@ class DatasetConfig(Section):
 
 
 class FleetConfig(Section):
-    """Every model runs on every GPU type in every region."""
+    """Every model runs on every GPU type in every region; the scales multiply all profiles."""
 
     models: Names = (
         "qwen2.5-3b-instruct",
@@ -132,6 +154,8 @@ class FleetConfig(Section):
     )
     gpus: Names = ("A100-80GB-SXM", "H100-80GB-SXM", "B200-180GB-SXM")
     regions: Names = ("US-CISO", "US-PJM", "DE", "SG")
+    prefill_scale: AboveZero = 1.0
+    decode_scale: AboveZero = 1.0
 
 
 class IntensityConfig(Section):
@@ -144,13 +168,26 @@ class QualityConfig(Section):
     """Predicted quality where a trace has no columns of it."""
 
     source: Literal["irt"] = "irt"
-    autocorrelation: Annotated[Finite, Field(ge=0, lt=1)] = 0.5
+    autocorrelation: Proportion = 0.5
+
+
+class EmbodiedConfig(Section):
+    """Whether embodied carbon is weighed by the routers, and billed."""
+
+    in_decision: Switch = True
+    in_bill: Switch = True
 
 
 class BeliefConfig(Section):
-    """What a router believes where a trace does not say."""
+    """What the routers take for true; but for the output to come, by default the truth."""
 
-    predicted_output_tokens: AtLeastZero = 256.0
+    predicted_output_tokens: Prediction = 256.0
+    predicted_output_sigma: Spread = 0.5
+    cached_tokens_missing: Share = 0.0
+    cached_tokens_delayed: Switch = False
+    cached_tokens_rounded_to: Tokens = 1.0
+    intensity: Literal["exact", "day_ahead"] = "exact"
+    profile_error: Proportion = 0.0
 
 
 class RetentionConfig(Section):
@@ -159,7 +196,7 @@ class RetentionConfig(Section):
     label: Name
     ttl_s: Horizon = float("inf")
     decay_s: Horizon = float("inf")
-    drop_on_leave: Annotated[bool, Field(strict=True)] = False
+    drop_on_leave: Switch = False
 
 
 class PolicyConfig(Section):
@@ -212,6 +249,7 @@ class StudyConfig(Section):
     fleet: FleetConfig = FleetConfig()
     intensity: IntensityConfig = IntensityConfig()
     quality: QualityConfig = QualityConfig()
+    embodied: EmbodiedConfig = EmbodiedConfig()
     belief: BeliefConfig = BeliefConfig()
     retention: Annotated[tuple[RetentionConfig, ...], AfterValidator(_distinct)] = (
         RetentionConfig(label="keep"),
@@ -219,6 +257,19 @@ class StudyConfig(Section):
         RetentionConfig(label="drop", drop_on_leave=True),
     )
     policy: dict[Name, PolicyConfig] = Field(default_factory=dict)
+
+    @property
+    def router_errs(self) -> bool:
+        """Whether routers take anything for true that is not, but for the output to come."""
+        belief = self.belief
+        return (
+            (self.embodied.in_decision and not self.embodied.in_bill)
+            or belief.cached_tokens_missing > 0
+            or belief.cached_tokens_delayed
+            or belief.cached_tokens_rounded_to > 1
+            or belief.intensity != "exact"
+            or belief.profile_error > 0
+        )
 
     @model_validator(mode="after")
     def _refuse_unknown_names(self, info: ValidationInfo) -> "StudyConfig":

@@ -115,11 +115,13 @@ def reported(
     knowledge, belief = jnp.broadcast_to(params.cache_knowledge, alive.shape), world.belief
     if belief is None:
         return Report(knowledge, alive, cached)
-    told = jnp.where(belief.delayed > 0, state.alive_tokens, alive)
+    earlier, draw = state.alive_tokens, turn.report_draw
+    assert earlier is not None and draw is not None  # a replay refuses a belief without them
+    told = jnp.where(belief.delayed > 0, earlier, alive)
     prompt = turn.prefix_tokens + turn.new_tokens
     usable = residency.cached(told, turn.prefix_tokens, prompt, world.block_tokens)
     return Report(
-        knowledge=jnp.where(turn.report_draw < belief.missing, 0, knowledge),
+        knowledge=jnp.where(draw < belief.missing, 0, knowledge),
         alive_tokens=residency.blocks(told, belief.rounded_to_tokens),
         usable_tokens=residency.blocks(usable, belief.rounded_to_tokens),
     )

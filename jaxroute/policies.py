@@ -119,7 +119,7 @@ class Site(NamedTuple):
 class Observation(NamedTuple):
     """What a policy may see of a turn: believed values, and the score its parameters imply.
 
-    Where the world has a `Belief`, profiles, intensity and cached tokens are those of it throughout.
+    Where the world has a `Belief`, profiles, intensity and cached tokens are throughout by it.
 
     Attributes:
       turn: `[]`, index of the turn in its session.

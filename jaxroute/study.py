@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import DTypeLike, NDArray
 
-from jaxroute import catalogue, dataset, timeline
+from jaxroute import beliefs, catalogue, dataset, timeline
 from jaxroute.config import PolicyConfig, StudyConfig, read_config
 from jaxroute.dataset import Dataset, Undated
 from jaxroute.load.carbon import TYPICAL_DAY, Intensity, read_intensity
@@ -21,7 +21,10 @@ from jaxroute.sessions import Sessions
 from jaxroute.timeline import Span
 from jaxroute.world import Retention, World, cast
 
-BUNDLED = ("models.csv", "gpus.csv", "profiles.csv", "pue.csv", "rtt_ms.csv", "irt.json")
+BUNDLED = (
+    *("models.csv", "gpus.csv", "profiles.csv", "pue.csv", "rtt_ms.csv", "irt.json"),
+    "forecast_error_dayahead.csv",
+)
 """Tables of the package that every study may read."""
 
 YEAR_2023: Span = (
@@ -38,7 +41,7 @@ class Study:
     Attributes:
       config: the study file as resolved.
       datasets: the traces, in order.
-      world: the fleet and its grids, with the first retention.
+      world: the fleet and its grids, with the first retention, and what the routers believe.
       retentions: by label.
       policies: by name, those to compare; the presets of `jaxroute.catalogue.FIXED`, and policies
         derived from them, still without the mask that depends on a dataset.
@@ -75,6 +78,10 @@ class Study:
     def ttft_limited(self) -> tuple[str, ...]:
         """The policies that have a TTFT limit."""
         return tuple(n for n, each in self.policies.items() if not np.isinf(each.ttft_slo_s))
+
+    def preset(self, name: str) -> RouterParams:
+        """A preset as the study compares it: under its quality floor, with or without embodied."""
+        return _preset(self.config, self.world, name)
 
     def with_policies(self, names: Sequence[str]) -> Self:
         """The study with these policies, and its baseline, in place of those it compares.
@@ -122,6 +129,7 @@ def load_study(
     dates = YEAR_2023 if hours is None else span
     hours = hours or _read_hours(config, span)
     world = build_world(names.models, names.gpus, names.regions, hours.g_per_kwh, dtype=dtype)
+    world = beliefs.settle(world, config, table, hours)
     datasets = tuple(
         dataset.lay_on_calendar(
             each,
@@ -149,7 +157,7 @@ def load_study(
         policies=named,
         fixed=fixed,
         deployments=table,
-        notes=(f"intensity: {hours.note}",),
+        notes=(f"intensity: {hours.note}", *beliefs.notes(config)),
         inputs={each.path: each.sha256 for each in datasets}
         | {config.intensity.path: sha256(config.intensity.path)}
         | {name: sha256(package_file(name)) for name in BUNDLED}
@@ -212,11 +220,16 @@ def _policies(config: StudyConfig, world: World) -> tuple[dict[str, RouterParams
     for name in wanted:
         own = config.policy.get(name)
         base = own.preset if own else name
-        params = catalogue.preset(base, world.fleet, quality_floor=config.quality_floor)
+        params = _preset(config, world, base)
         named[name] = _changed(params, own, config) if own else params
         if base in catalogue.FIXED:
             fixed[name] = catalogue.FIXED[base]
     return named, fixed
+
+
+def _preset(config: StudyConfig, world: World, name: str) -> RouterParams:
+    params = catalogue.preset(name, world.fleet, quality_floor=config.quality_floor)
+    return params if config.embodied.in_decision else params.replace(embodied_weight=0.0)
 
 
 def _changed(params: RouterParams, own: PolicyConfig, config: StudyConfig) -> RouterParams:
@@ -225,4 +238,7 @@ def _changed(params: RouterParams, own: PolicyConfig, config: StudyConfig) -> Ro
         for axis in ("model", "gpu", "region")
         if (allowed := getattr(own, f"{axis}s")) is not None
     }
-    return params.replace(**own.changes(), **masks)
+    changes = own.changes()
+    if not config.embodied.in_decision:
+        changes.pop("embodied_weight", None)
+    return params.replace(**changes, **masks)
