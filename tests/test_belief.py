@@ -1,4 +1,4 @@
-"""A router that takes for true what is not so: what it then sees and does, and what it is billed."""
+"""A router that takes for true what is not so: what it sees and does, and what it is billed."""
 
 import dataclasses
 
