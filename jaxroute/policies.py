@@ -119,8 +119,6 @@ class Site(NamedTuple):
 class Observation(NamedTuple):
     """What a policy may see of a turn: believed values, and the score its parameters imply.
 
-    Where the world has a `Belief`, profiles, intensity and cached tokens are throughout by it.
-
     Attributes:
       turn: `[]`, index of the turn in its session.
       prompt_tokens, prefix_tokens, new_tokens, predicted_output_tokens: `[]`, L, k, n and o.
@@ -129,13 +127,10 @@ class Observation(NamedTuple):
       moves, returns: `[]`, of the session so far.
       drop_on_leave, block_tokens: `[]`, of the world.
       site, site_table: the deployments at this turn, `[D]`, and the same as rows; see `at`.
-      knowledge: `[D]`, `cache_knowledge`; 0 where the report is missing.
-      alive_tokens: `[D]`, resident on arrival, as reported, which is to be believed as far as
-        `knowledge` goes.
-      cached_tokens: `[D]`, believed usable for this prompt.
+      knowledge: `[D]`, `cache_knowledge`, 0 where a report is missing.
+      alive_tokens, cached_tokens: `[D]`, reported resident, and believed usable for this prompt.
       idle_s: `[D]`, s since the deployment last finished a turn of this session.
-      ttft_s, e2e_s: `[D]`, to the first and to the last token.
-      operational_g, embodied_g: `[D]`, of serving this turn.
+      ttft_s, e2e_s, operational_g, embodied_g: `[D]`, of serving this turn.
       feasible: `[D]` bool, what the hard, mask, quality and TTFT filters left.
       score_g: `[D]`, J less `score_offset_g`; infinite where not feasible.
       score_offset_g: `[]`, what J has in common everywhere, kept apart for precision.

@@ -133,9 +133,7 @@ def gate(
 def _namespace(values: Values) -> Any:
     """The values as attributes: int64 indices, else float64; a plain number where 0-d."""
     namespace = SimpleNamespace()
-    for name, value in values.items():
-        if name == "belief":
-            continue
+    for name, value in ((n, v) for n, v in values.items() if n != "belief"):
         array = np.asarray(value, np.int64 if name in INDICES else np.float64)
         setattr(namespace, name, array if array.ndim else array.item())
     return namespace

@@ -9,7 +9,6 @@ import pytest
 
 from jaxroute import catalogue, gate, policies
 from jaxroute.config import (
-    GATE_FEATURES,
     BeliefConfig,
     EmbodiedConfig,
     PolicyConfig,
@@ -19,6 +18,7 @@ from jaxroute.config import (
 )
 from jaxroute.errors import InputError
 from jaxroute.load.files import package_file
+from jaxroute.load.values import GATE_FEATURES
 
 PRESETS = ("carbon_router", "fair_carbon", "random")
 
