@@ -4,103 +4,49 @@ Each section's defaults are those of the default study: an empty file is the def
 """
 
 import math
-import os
 import re
 from collections.abc import Collection, Sequence
-from datetime import UTC, date, datetime, time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from jaxroute.load.files import BUILTIN, package_file
 from jaxroute.load.fleet import bundled_names
-from jaxroute.load.messages import known_names, shown
+from jaxroute.load.messages import known_names
 from jaxroute.load.toml import Section, fault, read_toml
+from jaxroute.load.values import (
+    AboveZero,
+    AnySign,
+    AtLeastZero,
+    Flag,
+    Horizon,
+    MaybeInfinite,
+    Moment,
+    Name,
+    Names,
+    Prediction,
+    Proportion,
+    Share,
+    Source,
+    Spread,
+    Switch,
+    Tokens,
+    Variants,
+    Weights,
+    distinct,
+)
 
 __all__ = [
-    "BeliefConfig", "DatasetConfig", "FleetConfig", "IntensityConfig", "PolicyConfig",
-    "QualityConfig", "RetentionConfig", "StudyConfig", "SyntheticTimes", "read_config",
+    "BeliefConfig", "DatasetConfig", "EmbodiedConfig", "FleetConfig", "IntensityConfig",
+    "PolicyConfig", "QualityConfig", "RetentionConfig", "StudyConfig", "SyntheticTimes",
+    "read_config",
 ]  # fmt: skip
 
 FLEET_LISTS = ("models", "gpus", "regions")
-GATE_FEATURES = 8
-
-
-def _distinct(entries: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Refuses an empty list, and a name (or the label of a section) that was there before."""
-    if not entries:
-        raise fault([], "an empty list", "at least one entry")
-    names = [getattr(entry, "label", entry) for entry in entries]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise fault([index], f"{name!r} once more", "each name once")
-    return entries
-
-
-def _not_empty(table: dict[str, Any]) -> dict[str, Any]:
-    if not table:
-        raise fault([], "an empty table", "at least one entry")
-    return table
-
-
-def _one_per_feature(weights: tuple[float, ...]) -> tuple[float, ...]:
-    if len(weights) != GATE_FEATURES:
-        raise fault([], f"{len(weights)} numbers", f"{GATE_FEATURES}, one for each gate feature")
-    return weights
-
-
-def _moment(value: object) -> datetime:
-    """A date and time in UTC; without an offset it is taken as UTC."""
-    parsed = value
-    if isinstance(value, str):
-        try:
-            parsed = datetime.fromisoformat(value)
-        except ValueError:
-            parsed = None
-    if isinstance(parsed, date) and not isinstance(parsed, datetime):
-        parsed = datetime.combine(parsed, time())
-    if not (isinstance(parsed, datetime) and 1980 <= parsed.year < 2200):
-        raise fault([], shown(value), "a date and time such as 2023-06-01T00:00:00Z")
-    return parsed.replace(tzinfo=parsed.tzinfo or UTC).astimezone(UTC)
-
-
-def _absolute(path: str, info: ValidationInfo) -> str:
-    """A path relative to the study file as an absolute one; `builtin:` names stay."""
-    folder = (info.context or {}).get("folder")
-    if folder is None or path.startswith(BUILTIN):
-        return path
-    return os.path.abspath(os.path.join(folder, path))
-
-
-def _far_is_infinite(value: float) -> float:
-    """Infinity for what float32 cannot hold."""
-    return value if value < 1e30 else float("inf")
-
-
-def _number_of(value: object) -> object:
-    return float(value) if isinstance(value, bool) else value
-
 
 PLAN_ROW, BOUND_ROW = "hindsight_plan", "lower_bound"
 """Rows of the tables that are no policies: no policy may take their names."""
-
-Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-LARGEST = 1e9
-"""Beyond it sums of prices leave float32's range, and no price in grams means anything."""
-
-AtLeastZero = Annotated[Finite, Field(ge=0, le=LARGEST)]
-AboveZero = Annotated[Finite, Field(gt=0, le=LARGEST)]
-AnySign = Annotated[Finite, Field(ge=-LARGEST, le=LARGEST)]
-Spread = Annotated[Finite, Field(ge=0, le=10)]
-Share = Annotated[Finite, Field(ge=0, le=1)]
-MaybeInfinite = Annotated[float, Field(strict=True, ge=0), AfterValidator(_far_is_infinite)]
-Horizon = Annotated[float, Field(strict=True, ge=1e-3), AfterValidator(_far_is_infinite)]
-Flag = Annotated[Share, BeforeValidator(_number_of)]
-Name = Annotated[str, Field(min_length=1)]
-Names = Annotated[tuple[Name, ...], AfterValidator(_distinct)]
-Weights = Annotated[tuple[AnySign, ...], AfterValidator(_one_per_feature)]
-Source = Annotated[Name, AfterValidator(_absolute)]
 
 
 class SyntheticTimes(Section):
@@ -115,7 +61,7 @@ class DatasetConfig(Section):
 
     path: Source
     label: Name
-    trace_start: Annotated[datetime, BeforeValidator(_moment)] | None = None
+    trace_start: Moment | None = None
     synthetic_times: SyntheticTimes = SyntheticTimes()
 
     @model_validator(mode="before")
@@ -128,7 +74,7 @@ class DatasetConfig(Section):
 
 
 class FleetConfig(Section):
-    """Every model runs on every GPU type in every region."""
+    """Every model runs on every GPU type in every region; the scales multiply all profiles."""
 
     models: Names = (
         "qwen2.5-3b-instruct",
@@ -139,6 +85,8 @@ class FleetConfig(Section):
     )
     gpus: Names = ("A100-80GB-SXM", "H100-80GB-SXM", "B200-180GB-SXM")
     regions: Names = ("US-CISO", "US-PJM", "DE", "SG")
+    prefill_scale: AboveZero = 1.0
+    decode_scale: AboveZero = 1.0
 
 
 class IntensityConfig(Section):
@@ -151,13 +99,26 @@ class QualityConfig(Section):
     """Predicted quality where a trace has no columns of it."""
 
     source: Literal["irt"] = "irt"
-    autocorrelation: Annotated[Finite, Field(ge=0, lt=1)] = 0.5
+    autocorrelation: Proportion = 0.5
+
+
+class EmbodiedConfig(Section):
+    """Whether embodied carbon is weighed by the routers, and billed."""
+
+    in_decision: Switch = True
+    in_bill: Switch = True
 
 
 class BeliefConfig(Section):
-    """What a router believes where a trace does not say."""
+    """What the routers take for true; but for the output to come, by default the truth."""
 
-    predicted_output_tokens: AtLeastZero = 256.0
+    predicted_output_tokens: Prediction = 256.0
+    predicted_output_sigma: Spread = 0.5
+    cached_tokens_missing: Share = 0.0
+    cached_tokens_delayed: Switch = False
+    cached_tokens_rounded_to: Tokens = 1.0
+    intensity: Literal["exact", "day_ahead"] = "exact"
+    profile_error: Proportion = 0.0
 
 
 class RetentionConfig(Section):
@@ -166,7 +127,7 @@ class RetentionConfig(Section):
     label: Name
     ttl_s: Horizon = float("inf")
     decay_s: Horizon = float("inf")
-    drop_on_leave: Annotated[bool, Field(strict=True)] = False
+    drop_on_leave: Switch = False
 
 
 class PolicyConfig(Section):
@@ -214,22 +175,21 @@ class StudyConfig(Section):
     quality_floor: Share = 0.6
     quality_slack: MaybeInfinite = float("inf")
     on_overflow: Literal["unserved"] = "unserved"
-    datasets: Annotated[tuple[DatasetConfig, ...], AfterValidator(_distinct)] = (
+    datasets: Annotated[tuple[DatasetConfig, ...], AfterValidator(distinct)] = (
         DatasetConfig(path="builtin:sharegpt", label="sharegpt"),
     )
     fleet: FleetConfig = FleetConfig()
     intensity: IntensityConfig = IntensityConfig()
     quality: QualityConfig = QualityConfig()
+    embodied: EmbodiedConfig = EmbodiedConfig()
     belief: BeliefConfig = BeliefConfig()
-    retention: Annotated[tuple[RetentionConfig, ...], AfterValidator(_distinct)] = (
+    retention: Annotated[tuple[RetentionConfig, ...], AfterValidator(distinct)] = (
         RetentionConfig(label="keep"),
         RetentionConfig(label="ttl_300s", ttl_s=300.0),
         RetentionConfig(label="drop", drop_on_leave=True),
     )
     policy: dict[Name, PolicyConfig] = Field(default_factory=dict)
-    vary: dict[Name, Annotated[dict[Name, dict[Name, Any]], AfterValidator(_not_empty)]] = Field(
-        default_factory=dict
-    )
+    vary: dict[Name, Variants] = Field(default_factory=dict)
 
     @property
     def quality_rule(self) -> str:
@@ -238,6 +198,19 @@ class StudyConfig(Section):
         if math.isfinite(self.quality_slack):
             rules.append(f"a quality at most {self.quality_slack:g} below the best model's")
         return " and ".join(rules) or "no quality floor"
+
+    @property
+    def router_errs(self) -> bool:
+        """Whether routers take anything for true that is not, but for the output to come."""
+        belief = self.belief
+        return (
+            (self.embodied.in_decision and not self.embodied.in_bill)
+            or belief.cached_tokens_missing > 0
+            or belief.cached_tokens_delayed
+            or belief.cached_tokens_rounded_to > 1
+            or belief.intensity != "exact"
+            or belief.profile_error > 0
+        )
 
     @model_validator(mode="after")
     def _refuse_unknown_names(self, info: ValidationInfo) -> "StudyConfig":

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import DTypeLike, NDArray
 
-from jaxroute import draws, sessions, timeline
+from jaxroute import beliefs, draws, sessions, timeline
 from jaxroute.config import DatasetConfig, StudyConfig
 from jaxroute.load.files import sha256
 from jaxroute.load.fleet import client_regions
@@ -34,10 +34,11 @@ class Dataset:
       label: its name in every output.
       path, sha256: of the file.
       session_ids, hashes, lengths: `[S]`, with the turns of each session.
-      columns: of the N turns, as `jaxroute.sessions.pack` takes them, but for the noise.
+      columns: of the N turns, as `jaxroute.sessions.pack` takes them, but for noise and draws.
       synthetic_times: whether the gaps between turns were drawn.
       notes: what was drawn or assumed, in words, for every output.
       seed, deployments: what the noise is keyed by.
+      report_draws: whether to draw as well which cache reports are missing.
       dtype: of the packed floats.
     """
 
@@ -52,6 +53,7 @@ class Dataset:
     notes: tuple[str, ...]
     seed: int
     deployments: tuple[str, ...]
+    report_draws: bool
     dtype: DTypeLike
 
     @functools.cached_property
@@ -95,7 +97,10 @@ class Dataset:
         columns = {name: values[at] for name, values in self.columns.items()}
         turn = np.arange(at.stop - at.start) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         each = np.repeat(self.hashes[part], lengths)
-        columns["noise"] = draws.noise(self.seed, each, turn, self.deployments)
+        keys = self.seed, each, turn, self.deployments
+        columns["noise"] = draws.noise(*keys)
+        if self.report_draws:
+            columns["report_draw"] = draws.noise(*keys, purpose="report")
         return sessions.pack(columns, lengths, dtype=self.dtype, **shape)
 
 
@@ -174,10 +179,14 @@ def lay_on_calendar(
         raise input_error(path, f"session {ids[at]} turn {turn[at]}", found, limit)
 
     notes = list(raw.timeline.rules)
-    predicted = np.full(len(frame), config.belief.predicted_output_tokens)
-    if "predicted_output_tokens" in frame:
+    by_rule = isinstance(config.belief.predicted_output_tokens, str)
+    if "predicted_output_tokens" in frame and not by_rule:
         predicted = frame["predicted_output_tokens"].to_numpy(np.float64)
         notes.append("predicted output tokens of the trace")
+    else:
+        predicted = beliefs.predicted_output(config.belief, config.seed, each, turn, output)
+        predicted = np.minimum(predicted, MAX_CONTEXT_TOKENS)
+        notes += beliefs.prediction_note(config.belief)
     quality, source = _quality(frame, each, turn, config)
     notes.append(source)
     fits = (prefix + new + predicted)[:, None] <= context_limit
@@ -213,6 +222,7 @@ def lay_on_calendar(
         notes=tuple(notes),
         seed=config.seed,
         deployments=deployments,
+        report_draws=config.router_errs,
         dtype=dtype,
     )
 

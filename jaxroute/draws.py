@@ -85,11 +85,15 @@ def _noise(key: jax.Array, words: jax.Array, names: jax.Array) -> jax.Array:
 
 
 def noise(
-    seed: int, hashes: Hashes, turns: NDArray[np.integer], deployments: Iterable[str]
+    seed: int,
+    hashes: Hashes,
+    turns: NDArray[np.integer],
+    deployments: Iterable[str],
+    purpose: str = "noise",
 ) -> NDArray[np.float32]:
-    """The uniform U of each turn and deployment, `[N, D]`, keyed by the deployment's name."""
+    """A uniform of each turn and deployment on [0, 1), `[N, D]`, keyed by the deployment's name."""
     names = name_hashes(deployments).astype(np.uint32)
-    return np.asarray(_noise(_purpose_key(seed, "noise"), _words(hashes, turns), names))
+    return np.asarray(_noise(_purpose_key(seed, purpose), _words(hashes, turns), names))
 
 
 _POISSON_CDF = pdtr(np.arange(12), 1.0)

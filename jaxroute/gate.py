@@ -68,7 +68,7 @@ def rebuild_price_g(
     The prefill from the tokens left there after the detour up to those a stay would leave. `here`
     is `obs.at(i)`.
     """
-    gap_s, knowledge = params.expected_gap_s, params.cache_knowledge
+    gap_s, knowledge = params.expected_gap_s, obs.knowledge[i]
     assumed = params.assumed_hit * jnp.minimum(obs.prefix_tokens, obs.context_tokens)
     believed = knowledge * obs.alive_tokens[i] + (1 - knowledge) * assumed
     left = residency.decayed(jnp.minimum(believed, obs.prefix_tokens), gap_s, here.decay_s)

@@ -17,9 +17,13 @@ LEAST_INTENSITY = 1e-9
 
 
 class State(NamedTuple):
-    """What a session carries from turn to turn; `last_used_s` counts from the last arrival."""
+    """What a session carries from turn to turn; `last_used_s` counts from the last arrival.
+
+    `alive_tokens` are those that the last turn found on arrival, None where no belief needs them.
+    """
 
     resident_tokens: Array
+    alive_tokens: Array | None
     last_used_s: Array
     last: Array
     before: Array
@@ -29,12 +33,14 @@ class State(NamedTuple):
     policy: Any
 
 
-def opening(params: RouterParams, policy: Policy, deployments: int, dtype) -> State:
+def opening(params: RouterParams, policy: Policy, world: World) -> State:
     """The state of a session before its first turn."""
-    zero = jnp.zeros((), dtype)
+    nowhere = jnp.zeros_like(world.fleet.pre_j)
+    zero = jnp.zeros((), nowhere.dtype)
     return State(
-        resident_tokens=jnp.zeros(deployments, dtype),
-        last_used_s=jnp.zeros(deployments, dtype),
+        resident_tokens=nowhere,
+        alive_tokens=None if world.belief is None else nowhere,
+        last_used_s=nowhere,
         last=jnp.int32(-1),
         before=jnp.int32(-1),
         context_tokens=zero,
@@ -53,20 +59,17 @@ def settled(turn: Turn) -> Turn:
 def site_at(world: World, turn: Turn) -> Site:
     """The rows of the world's tables that hold at a turn, spread over the deployments `[D]`."""
     region = world.fleet.region
-    last_hour = world.intensity_g_per_kwh.shape[0] - 1
 
     def at_bin(table: Array) -> jax.Array:
         row = table[turn.time_bin * table.shape[0] // TIME_BINS]
         return jnp.broadcast_to(row, region.shape)
 
-    now = world.intensity_g_per_kwh[turn.hour]
-    following = world.intensity_g_per_kwh[jnp.minimum(turn.hour + 1, last_hour)]
-    ratio = jnp.maximum(following, LEAST_INTENSITY) / jnp.maximum(now, LEAST_INTENSITY)
+    kappa, trend = _grid(world, world.intensity_g_per_kwh, turn)
     return Site(
         fleet=world.fleet,
         pue=world.pue[region],
-        kappa_g_per_kwh=(world.pue * now)[region],
-        log_intensity_change=jnp.log(ratio)[region],
+        kappa_g_per_kwh=kappa,
+        log_intensity_change=trend,
         rtt_s=world.rtt_s[turn.home][region],
         wait_s=at_bin(world.wait_s),
         ttl_s=at_bin(world.retention.ttl_s),
@@ -75,9 +78,64 @@ def site_at(world: World, turn: Turn) -> Site:
     )
 
 
-class Truth(NamedTuple):
-    """What the bill needs of a turn and no policy is told."""
+def _grid(world: World, g_per_kwh: Array, turn: Turn) -> tuple[jax.Array, jax.Array]:
+    """PUE x intensity of a turn's hour, and the log of the next hour's over this one's: `[D]`."""
+    now = g_per_kwh[turn.hour]
+    following = g_per_kwh[jnp.minimum(turn.hour + 1, g_per_kwh.shape[0] - 1)]
+    ratio = jnp.maximum(following, LEAST_INTENSITY) / jnp.maximum(now, LEAST_INTENSITY)
+    region = world.fleet.region
+    return (world.pue * now)[region], jnp.log(ratio)[region]
 
+
+def believed_site(world: World, site: Site, turn: Turn) -> Site:
+    """The deployments at a turn as the router takes them to be; `site` is what they are."""
+    if world.belief is None:
+        return site
+    kappa, trend = _grid(world, world.belief.intensity_g_per_kwh, turn)
+    return site._replace(
+        fleet=world.belief.fleet, kappa_g_per_kwh=kappa, log_intensity_change=trend
+    )
+
+
+class Report(NamedTuple):
+    """What the router is told of the caches, `[D]` each; the names are those of `Observation`.
+
+    `usable_tokens` are those of the alive that would serve the prompt.
+    """
+
+    knowledge: Array
+    alive_tokens: Array
+    usable_tokens: Array
+
+
+def reported(
+    params: RouterParams, world: World, state: State, turn: Turn, alive: Array, cached: Array
+) -> Report:
+    """The report on caches that hold `alive` tokens, of which `cached` are usable, `[D]` each."""
+    knowledge, belief = jnp.broadcast_to(params.cache_knowledge, alive.shape), world.belief
+    if belief is None:
+        return Report(knowledge, alive, cached)
+    earlier, draw = state.alive_tokens, turn.report_draw
+    assert earlier is not None and draw is not None  # a replay refuses a belief without them
+    told = jnp.where(belief.delayed > 0, earlier, alive)
+    prompt = turn.prefix_tokens + turn.new_tokens
+    usable = residency.cached(told, turn.prefix_tokens, prompt, world.block_tokens)
+    return Report(
+        knowledge=jnp.where(draw < belief.missing, 0, knowledge),
+        alive_tokens=residency.blocks(told, belief.rounded_to_tokens),
+        usable_tokens=residency.blocks(usable, belief.rounded_to_tokens),
+    )
+
+
+class Truth(NamedTuple):
+    """What the bill needs of a turn and no policy is told.
+
+    `site_table` holds the rows of `site`; the rest is `[D]`, the flags `[]`.
+    """
+
+    site: Site
+    site_table: Array
+    alive_tokens: Array
     cached_tokens: Array
     full_tokens: Array
     mask_fallback: Array
@@ -89,10 +147,11 @@ def observe(
     params: RouterParams, world: World, allowed: jax.Array, state: State, turn: Turn
 ) -> tuple[Observation, Truth]:
     """A turn as the policy believes it, and the truth beside it."""
-    site = site_at(world, turn)
-    fleet, drop_on_leave = world.fleet, world.retention.drop_on_leave
+    true_site = site_at(world, turn)
+    site = believed_site(world, true_site, turn)
+    fleet, drop_on_leave = site.fleet, world.retention.drop_on_leave
     prompt = turn.prefix_tokens + turn.new_tokens
-    is_last = jnp.arange(fleet.model.shape[0], dtype=jnp.int32) == state.last
+    is_last = jnp.arange(allowed.shape[0], dtype=jnp.int32) == state.last
 
     alive, idle_s = residency.alive(
         state.resident_tokens,
@@ -105,8 +164,9 @@ def observe(
     )
     cached = residency.cached(alive, turn.prefix_tokens, prompt, world.block_tokens)
     full = residency.cached(state.context_tokens, turn.prefix_tokens, prompt, world.block_tokens)
-    knowledge = params.cache_knowledge
-    believed = knowledge * cached + (1 - knowledge) * (params.assumed_hit * full)
+    report = reported(params, world, state, turn, alive, cached)
+    unknown = (1 - report.knowledge) * (params.assumed_hit * full)
+    believed = report.knowledge * report.usable_tokens + unknown
 
     prefill_j, prefill_s = footprint.prefill(fleet, believed, prompt)
     decode_j, decode_s = footprint.decode(fleet, prompt, turn.predicted_output_tokens)
@@ -117,7 +177,7 @@ def observe(
     ttft_s = site.rtt_s + site.wait_s + jnp.maximum(fleet.ttft_floor_s, prefill_s)
     e2e_s = ttft_s + decode_s
 
-    hard = prompt + turn.predicted_output_tokens <= fleet.max_context_tokens
+    hard = prompt + turn.predicted_output_tokens <= world.fleet.max_context_tokens
     eligible, mask_fails, quality_fails = policies.eligible(params, hard, allowed, site.quality)
     feasible, ttft_fails = policies.within_slo(params, eligible, ttft_s)
     score_g, offset_g = policies.score(
@@ -130,6 +190,7 @@ def observe(
         e2e_s=e2e_s,
         noise=turn.noise,
     )
+    table = as_table(site)
     observation = Observation(
         turn=turn.turn,
         prompt_tokens=prompt,
@@ -144,8 +205,9 @@ def observe(
         drop_on_leave=drop_on_leave,
         block_tokens=world.block_tokens,
         site=site,
-        site_table=as_table(site),
-        alive_tokens=alive,
+        site_table=table,
+        knowledge=report.knowledge,
+        alive_tokens=report.alive_tokens,
         cached_tokens=believed,
         idle_s=idle_s,
         ttft_s=ttft_s,
@@ -156,4 +218,6 @@ def observe(
         score_g=jnp.where(feasible, score_g, jnp.inf),
         score_offset_g=offset_g,
     )
-    return observation, Truth(cached, full, mask_fails, quality_fails, ttft_fails)
+    true_table = table if world.belief is None else as_table(true_site)
+    flags = mask_fails, quality_fails, ttft_fails
+    return observation, Truth(true_site, true_table, alive, cached, full, *flags)

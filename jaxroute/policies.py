@@ -127,10 +127,10 @@ class Observation(NamedTuple):
       moves, returns: `[]`, of the session so far.
       drop_on_leave, block_tokens: `[]`, of the world.
       site, site_table: the deployments at this turn, `[D]`, and the same as rows; see `at`.
-      alive_tokens, cached_tokens: `[D]`, resident on arrival, and believed usable for this prompt.
+      knowledge: `[D]`, `cache_knowledge`, 0 where a report is missing.
+      alive_tokens, cached_tokens: `[D]`, reported resident, and believed usable for this prompt.
       idle_s: `[D]`, s since the deployment last finished a turn of this session.
-      ttft_s, e2e_s: `[D]`, to the first and to the last token.
-      operational_g, embodied_g: `[D]`, of serving this turn.
+      ttft_s, e2e_s, operational_g, embodied_g: `[D]`, of serving this turn.
       feasible: `[D]` bool, what the hard, mask, quality and TTFT filters left.
       score_g: `[D]`, J less `score_offset_g`; infinite where not feasible.
       score_offset_g: `[]`, what J has in common everywhere, kept apart for precision.
@@ -150,6 +150,7 @@ class Observation(NamedTuple):
     block_tokens: Array
     site: Site
     site_table: Array
+    knowledge: Array
     alive_tokens: Array
     cached_tokens: Array
     idle_s: Array

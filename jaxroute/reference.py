@@ -23,6 +23,7 @@ JOULES_PER_KWH = 3.6e6
 SLACK_TOKENS = 0.01
 SMALLEST_INTENSITY = 1e-9
 BINS_PER_DAY = 96
+PERFECT = {"delayed": 0, "rounded_to_tokens": 1, "missing": 0}
 INDICES = frozenset({"model", "gpu", "region", "hour", "time_bin", "home"})
 FALLBACKS = ("mask_fallbacks", "quality_fallbacks", "ttft_fallbacks")
 TOTALS = (
@@ -132,7 +133,7 @@ def gate(
 def _namespace(values: Values) -> Any:
     """The values as attributes: int64 indices, else float64; a plain number where 0-d."""
     namespace = SimpleNamespace()
-    for name, value in values.items():
+    for name, value in ((n, v) for n, v in values.items() if n != "belief"):
         array = np.asarray(value, np.int64 if name in INDICES else np.float64)
         setattr(namespace, name, array if array.ndim else array.item())
     return namespace
@@ -169,30 +170,35 @@ def replay(
     Args:
       world: `model`, `gpu`, `region`, the fields of `Fleet`, `max_context_tokens` and `params_b`
         (billions) [D]; `pue` [R]; `intensity_g_per_kwh` [H, R]; `rtt_s` [C, R]; `wait_s`, `ttl_s`
-        and `decay_s` [B, D] or [B, 1], B a divisor of 96; `block_tokens`, `drop_on_leave` numbers.
+        and `decay_s` [B, D] or [B, 1], B a divisor of 96; `block_tokens`, `drop_on_leave` numbers;
+        perhaps `belief`, what the router takes for true: `intensity_g_per_kwh`, `params_b` and the
+        fields of `Fleet` as above, and of the reports on caches `delayed` (0 or 1), which are then
+        of the previous turn's arrival, `rounded_to_tokens`, and `missing`, the chance of none.
       session: `arrival_s` after its first turn, `hour` (row of the intensity), `time_bin` (quarter
         of an hour of the UTC day), `prefix_tokens`, `new_tokens` (0 counts as 1), `output_tokens`,
-        `predicted_output_tokens`, `home` [T]; `quality` [T, M]; `noise` [T, D] uniform on [0, 1).
+        `predicted_output_tokens`, `home` [T]; `quality` [T, M]; `noise` [T, D] uniform on [0, 1),
+        with a belief `report_draw` likewise: a report is missing where it is less than `missing`.
       params: the numbers of a policy; `model_allowed` [M], `gpu_allowed` [G], `region_allowed` [R]
         or [1] for all; `gate_weights` [8].
       forced: decisions [T] and cached tokens [T] to bill instead of the policy's own.
     """
     w, s, p = _namespace(world), _namespace(session), _namespace(params)
+    b, told = _namespace({**PERFECT, **world, **world.get("belief", {})}), _namespace(session)
     _tabulate(w, s, p)
+    _tabulate(b, told, p)
     turns, deployments = s.kappa.shape
     decision, cached_tokens = np.full(turns, NONE), np.zeros(turns)
     margin, gate_margin, edge_tokens, ttl_edge_s = np.full((4, turns), NEVER)
     totals = dict.fromkeys(TOTALS, 0.0)
-    trust, hit = p.cache_knowledge, (1 - p.cache_knowledge) * p.assumed_hit
     gap_s = p.expected_gap_s
-    resident, last_used_s = np.zeros((2, deployments))
+    resident, last_used_s, earlier = np.zeros((3, deployments))
     last = before = NONE
     previous_s = previous_context = 0.0
 
     for t in range(turns):
         arrival_s, k, n = s.arrival_s.item(t), s.prefix_tokens.item(t), max(1, s.new_tokens.item(t))
         output, predicted = s.output_tokens.item(t), s.predicted_output_tokens.item(t)
-        prompt, kappa, ttl_s, decay_s = k + n, s.kappa[t], s.ttl_s[t], s.decay_s[t]
+        prompt, kappa, ttl_s, decay_s = k + n, told.kappa[t], s.ttl_s[t], s.decay_s[t]
         edges: list[float] = []
 
         # Residency on arrival.
@@ -202,18 +208,24 @@ def replay(
         alive = aged(np.where(gone, 0, resident), np.exp(-lapse_s / decay_s), edges)
         ttl_edge_s[t] = np.abs(idle_s - ttl_s)[resident > 0].min(initial=NEVER)
 
-        # Cached tokens: true, the most there could be, and believed.
+        # Cached tokens: true, the most there could be, reported, and believed.
         kept = min(k, previous_context)
         cached = blocks(np.minimum(alive, min(k, prompt - 1)), w.block_tokens)
         full = blocks(min(kept, prompt - 1), w.block_tokens)
-        believed = trust * cached + hit * full
+        report = earlier if b.delayed else alive
+        usable = blocks(np.minimum(report, min(k, prompt - 1)), w.block_tokens)
+        report, usable = blocks(np.array((report, usable)), b.rounded_to_tokens)
+        absent = told.report_draw[t] < b.missing if b.missing else np.zeros(deployments, bool)
+        trust = np.where(absent, 0, p.cache_knowledge)
+        hit = (1 - trust) * p.assumed_hit
+        believed = trust * usable + hit * full
 
         # Serving, as believed.
-        prefill_j, prefill_s = prefill(w.fleet, believed, prompt)
-        decode_j, decode_s = decode(w.fleet, prompt, predicted)
-        busy_s = prefill_s + decode_s / w.batch
-        operational_g, embodied_g = emissions(w.fleet, kappa, prefill_j + decode_j, busy_s)
-        ttft_s = s.rtt_s[t] + s.wait_s[t] + np.maximum(w.ttft_floor_s, prefill_s)
+        prefill_j, prefill_s = prefill(b.fleet, believed, prompt)
+        decode_j, decode_s = decode(b.fleet, prompt, predicted)
+        busy_s = prefill_s + decode_s / b.batch
+        operational_g, embodied_g = emissions(b.fleet, kappa, prefill_j + decode_j, busy_s)
+        ttft_s = s.rtt_s[t] + s.wait_s[t] + np.maximum(b.ttft_floor_s, prefill_s)
 
         d, fallbacks = NONE, [False] * 3
         fits = prompt + predicted <= w.max_context_tokens
@@ -221,7 +233,7 @@ def replay(
             # Feasible, and the score in grams.
             feasible, fallbacks = select(p, fits, w.allowed, s.quality[t], ttft_s)
             score = p.carbon_weight * (operational_g + p.embodied_weight * embodied_g)
-            score += p.latency_price_g_per_s * (ttft_s + decode_s) + s.standing_g[t]
+            score += p.latency_price_g_per_s * (ttft_s + decode_s) + told.standing_g[t]
             if last != NONE:
                 score += p.switch_price_g * (w.index != last)
             candidates = np.where(feasible, score, np.inf)
@@ -233,19 +245,20 @@ def replay(
             # Gate: what a return to i would rebuild, and how likely it is.
             i, j = last, d
             if i not in (NONE, j) and feasible[i]:
-                left, stay = min(trust * alive[i] + hit * kept, k), prompt + max(predicted - 1, 0)
+                left, stay = trust[i] * report[i] + hit[i] * kept, prompt + max(predicted - 1, 0)
+                left = min(left, k)
                 lost = w.drop_on_leave or idle_s[i] + gap_s > ttl_s[i], gap_s > ttl_s[i]
                 fade = math.exp(-gap_s / decay_s[i])
                 left, stay = aged(np.where(lost, 0, (left, stay)), fade, edges)
                 c0, c1 = blocks(np.minimum((left, stay), prompt + predicted), w.block_tokens)
                 ttl_edge_s[t] = min(ttl_edge_s[t], abs(idle_s[i] + gap_s - ttl_s[i]))
-                f = Fleet(*(column.item(i) for column in w.fleet))
+                f = Fleet(*(column.item(i) for column in b.fleet))
                 rebuild_j, rebuild_s = prefill(f, c0, c1)
                 rebuild_g, rebuild_embodied_g = emissions(f, kappa[i], rebuild_j, rebuild_s)
                 return_g = p.carbon_weight * (rebuild_g + p.embodied_weight * rebuild_embodied_g)
                 return_g += p.latency_price_g_per_s * rebuild_s
                 hours = [s.hour[t], min(s.hour[t] + 1, len(w.intensity_g_per_kwh) - 1)]
-                intensity = w.intensity_g_per_kwh[hours][:, w.region[[i, j]]]
+                intensity = b.intensity_g_per_kwh[hours][:, w.region[[i, j]]]
                 now, later = np.log(np.maximum(intensity, SMALLEST_INTENSITY))
                 features = (
                     w.model[i] != w.model[j],
@@ -261,7 +274,7 @@ def replay(
         edge_tokens[t] = min(edges)
 
         # The bill, on true values, and the state afterwards.
-        resident, context = np.minimum(alive, k), prompt + max(output - 1, 0)
+        resident, context, earlier = np.minimum(alive, k), prompt + max(output - 1, 0), alive
         previous_s, previous_context = arrival_s, context
         if forced is not None:
             d = int(forced[0][t])
@@ -270,7 +283,7 @@ def replay(
             continue
         c = float(cached[d] if forced is None else forced[1][t])
         decision[t], cached_tokens[t] = d, c
-        f = Fleet(*(column.item(d) for column in w.fleet))
+        f, kappa = Fleet(*(column.item(d) for column in w.fleet)), s.kappa[t]
         prefill_j, prefill_s = prefill(f, c, prompt)
         decode_j, decode_s = decode(f, prompt, output)
         busy_s = prefill_s + decode_s / f.batch

@@ -37,6 +37,8 @@ class Turn:
       new_tokens, output_tokens, predicted_output_tokens: tokens.
       quality: `[..., M]`, predicted quality of each model's answer.
       noise: `[..., D]`, uniform on [0, 1).
+      report_draw: `[..., D]`, uniform on [0, 1): a cache report is missing where it is less than
+        `Belief.missing`. None where the world has no belief.
     """
 
     valid: Array
@@ -53,6 +55,7 @@ class Turn:
     predicted_output_tokens: Array
     quality: Array
     noise: Array
+    report_draw: Array | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -107,7 +110,7 @@ def pack(
 
     Args:
       columns: every field of `Turn` from `gap_s` on, `[N, ...]`, one entry a turn, sessions one
-        after another.
+        after another; `report_draw` may be left out.
       lengths: `[S]`, turns of each session, summing to N.
       rows: number of rows; by default as `row_count` says.
       width: least length of a row, turns.

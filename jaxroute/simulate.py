@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxroute import footprint, policies
-from jaxroute.numerics import where_tree
+from jaxroute.numerics import row_as, where_tree
 from jaxroute.observe import State, Truth, observe, opening, settled
 from jaxroute.policies import Observation, Policy, RouterParams
 from jaxroute.sessions import Sessions, Turn
@@ -109,14 +109,14 @@ def step(
     """
     dtype, deployments = world.fleet.pre_j.dtype, allowed.shape[0]
     turn = settled(turn)
-    state = where_tree(turn.first, opening(params, policy, deployments, dtype), state)
+    state = where_tree(turn.first, opening(params, policy, world), state)
     obs, truth = observe(params, world, allowed, state, turn)
     choice, policy_state = policy.decide(params, state.policy, obs)
 
     longest = world.fleet.max_context_tokens.max()
     served = turn.valid & (obs.prompt_tokens + obs.predicted_output_tokens <= longest)
     d = jnp.where(served, choice, 0).astype(jnp.int32)
-    site, cached = obs.at(d), truth.cached_tokens[d]
+    site, cached = row_as(truth.site, truth.site_table[d]), truth.cached_tokens[d]
     cost = footprint.bill(site, cached, truth.full_tokens, obs.prompt_tokens, turn.output_tokens)
     if policy is not policies.router:
         cost = jax.tree.map(lambda x: jnp.where(_is_feasible(obs, choice), x, jnp.nan), cost)
@@ -124,11 +124,12 @@ def step(
 
     context = obs.prompt_tokens + jnp.maximum(turn.output_tokens - 1, 0)
     serves = served & (jnp.arange(deployments, dtype=jnp.int32) == d)
-    kept = jnp.minimum(obs.alive_tokens, turn.prefix_tokens)
+    kept = jnp.minimum(truth.alive_tokens, turn.prefix_tokens)
     moved = served & (state.last >= 0) & (d != state.last)
     returned = moved & (d == state.before)
     left = State(
         resident_tokens=jnp.where(serves, context, kept),
+        alive_tokens=None if world.belief is None else truth.alive_tokens,
         last_used_s=jnp.where(serves, cost.e2e_s, state.last_used_s - turn.gap_s),
         last=jnp.where(served, d, state.last),
         before=jnp.where(moved, state.last, state.before),
@@ -173,6 +174,11 @@ def admit(
     chex.assert_equal_shape(flat)
     chex.assert_shape(turns.noise, (*turns.valid.shape, deployments))
     chex.assert_shape(turns.quality, (*turns.valid.shape, None))
+    if world.belief is not None:
+        chex.assert_equal_shape([*fleet, *jax.tree.leaves(world.belief.fleet)])
+        chex.assert_equal_shape([world.intensity_g_per_kwh, world.belief.intensity_g_per_kwh])
+    if turns.report_draw is not None:
+        chex.assert_equal_shape([turns.noise, turns.report_draw])
     return jax.tree.map(jnp.asarray, cast((params, sessions, world), world.fleet.pre_j.dtype))
 
 
@@ -186,6 +192,8 @@ def replay(
 ) -> tuple[Totals, Any]:
     """The scan behind `evaluate`, unjitted: totals `[S]` and what is kept of turns, `[R, T]`."""
     params, sessions, world = admit(params, sessions, world)
+    if world.belief is not None and sessions.turns.report_draw is None:
+        raise ValueError("a world with a belief needs sessions packed with report_draw")
     dtype, rows = world.fleet.pre_j.dtype, sessions.turns.valid.shape[0]
     allowed = policies.allowed(params, world.fleet)
 
@@ -194,7 +202,7 @@ def replay(
         left, record = step(params, policy, world, allowed, state, turn)
         return left, record.totals, keep(params, record) if keep else record.trace
 
-    opened = opening(params, policy, allowed.shape[0], dtype)
+    opened = opening(params, policy, world)
     states = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, *x.shape)), opened)
 
     def body(carry, turn):

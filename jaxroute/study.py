@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import DTypeLike, NDArray
 
-from jaxroute import catalogue, dataset, timeline
+from jaxroute import beliefs, catalogue, dataset, timeline
 from jaxroute.config import PolicyConfig, StudyConfig, read_config
 from jaxroute.dataset import Dataset, Undated
 from jaxroute.load.carbon import TYPICAL_DAY, Intensity, read_intensity
@@ -21,7 +21,10 @@ from jaxroute.sessions import Sessions
 from jaxroute.timeline import Span
 from jaxroute.world import Retention, World, cast
 
-BUNDLED = ("models.csv", "gpus.csv", "profiles.csv", "pue.csv", "rtt_ms.csv", "irt.json")
+BUNDLED = (
+    *("models.csv", "gpus.csv", "profiles.csv", "pue.csv", "rtt_ms.csv", "irt.json"),
+    "forecast_error_dayahead.csv",
+)
 """Tables of the package that every study may read."""
 
 YEAR_2023: Span = (
@@ -38,7 +41,7 @@ class Study:
     Attributes:
       config: the study file as resolved.
       datasets: the traces, in order.
-      world: the fleet and its grids, with the first retention.
+      world: the fleet and its grids, with the first retention, and what the routers believe.
       retentions: by label.
       policies: by name, those to compare; the presets of `jaxroute.catalogue.FIXED`, and policies
         derived from them, still without the mask that depends on a dataset.
@@ -77,7 +80,7 @@ class Study:
         return tuple(n for n, each in self.policies.items() if not np.isinf(each.ttft_slo_s))
 
     def preset(self, name: str) -> RouterParams:
-        """A preset under the study's quality floor and slack."""
+        """A preset with the study's quality floor and slack, and embodied carbon or not."""
         return _preset(name, self.config, self.world)
 
     def with_policies(self, names: Sequence[str]) -> Self:
@@ -133,6 +136,7 @@ def of(config: StudyConfig, *, dtype: DTypeLike = np.float32) -> Study:
     dates = YEAR_2023 if hours is None else span
     hours = hours or _read_hours(config, span)
     world = build_world(names.models, names.gpus, names.regions, hours.g_per_kwh, dtype=dtype)
+    world = beliefs.settle(world, config, table, hours)
     datasets = tuple(
         dataset.lay_on_calendar(
             each,
@@ -160,7 +164,7 @@ def of(config: StudyConfig, *, dtype: DTypeLike = np.float32) -> Study:
         policies=named,
         fixed=fixed,
         deployments=table,
-        notes=(f"intensity: {hours.note}",),
+        notes=(f"intensity: {hours.note}", *beliefs.notes(config)),
         inputs={each.path: each.sha256 for each in datasets}
         | {config.intensity.path: sha256(config.intensity.path)}
         | {name: sha256(package_file(name)) for name in BUNDLED},
@@ -233,9 +237,13 @@ def _policies(config: StudyConfig, world: World) -> tuple[dict[str, RouterParams
 
 def _preset(name: str, config: StudyConfig, world: World) -> RouterParams:
     params = catalogue.preset(name, world.fleet, quality_floor=config.quality_floor)
-    if name in catalogue.UNFLOORED:
-        return params
-    return params.replace(quality_slack=config.quality_slack)
+    if not config.embodied.in_decision:
+        params = params.replace(embodied_weight=0.0)
+    return (
+        params
+        if name in catalogue.UNFLOORED
+        else params.replace(quality_slack=config.quality_slack)
+    )
 
 
 def _changed(params: RouterParams, own: PolicyConfig, config: StudyConfig) -> RouterParams:
@@ -244,4 +252,7 @@ def _changed(params: RouterParams, own: PolicyConfig, config: StudyConfig) -> Ro
         for axis in catalogue.AXES
         if (allowed := getattr(own, f"{axis}s")) is not None
     }
-    return params.replace(**own.changes(), **masks)
+    changes = own.changes()
+    if not config.embodied.in_decision:
+        changes.pop("embodied_weight", None)
+    return params.replace(**changes, **masks)

@@ -93,6 +93,32 @@ class Fleet:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Belief:
+    """What the router takes for true where it errs; the bill is always of the truth.
+
+    The reported cache passes through the three faults in the order of their fields: the tokens on
+    arrival, late or not; of these the ones usable for the prompt; rounded; and then missing or not.
+
+    Attributes:
+      fleet: the profiles it decides by, of the same deployments. Which of them can hold a prompt,
+        and which it may use, it knows from the world's.
+      intensity_g_per_kwh: `[H, R]`, its forecast of the world's.
+      delayed: `[]`, 0 or 1. A report is of the tokens that were there when the session's previous
+        turn arrived, before that was served; 0 at the first turn.
+      rounded_to_tokens: `[]`, > 0. Reports are rounded down to multiples of it.
+      missing: `[]` in [0, 1], chance that a deployment's report is missing at a turn
+        (`Turn.report_draw` tells when): the router then assumes as if its `cache_knowledge` were 0.
+    """
+
+    fleet: Fleet
+    intensity_g_per_kwh: Array
+    delayed: Array
+    rounded_to_tokens: Array
+    missing: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class World:
     """Everything about the fleet that a replay needs; every leaf is traced, so any may be swept.
 
@@ -106,6 +132,7 @@ class World:
       rtt_s: `[C, R]`, s, round trip from a client region to a region.
       wait_s: `[B, D]` or broadcastable, s waited before prefill.
       retention: how long caches live.
+      belief: what the router takes for true instead; None where it knows the truth.
     """
 
     fleet: Fleet
@@ -115,6 +142,7 @@ class World:
     rtt_s: Array
     wait_s: Array
     retention: Retention
+    belief: Belief | None = None
 
     def replace(self, **changes: object) -> Self:
         """A copy with some fields changed, as `dataclasses.replace`."""

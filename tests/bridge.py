@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions, pack
-from jaxroute.world import Fleet, Retention, World
+from jaxroute.world import Belief, Fleet, Retention, World
 
 
 def _fields(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,10 +26,15 @@ def _numbers(tree: Any, dtype: Any) -> Any:
 
 def engine_world(world: Mapping[str, Any], dtype: Any = np.float32) -> World:
     """The engine's form of an oracle's world."""
+    plain, belief = dict(world), None
+    if given := plain.pop("belief", None):
+        believed = plain | given
+        belief = Belief(fleet=Fleet(**_fields(Fleet, believed)), **_fields(Belief, believed))
     built = World(
-        fleet=Fleet(**_fields(Fleet, world)),
-        retention=Retention(**_fields(Retention, world)),
-        **_fields(World, world),
+        fleet=Fleet(**_fields(Fleet, plain)),
+        retention=Retention(**_fields(Retention, plain)),
+        belief=belief,
+        **_fields(World, plain),
     )
     return _numbers(built, dtype)
 
@@ -56,8 +61,13 @@ def engine_sessions(
 def oracle_world(world: World) -> dict[str, Any]:
     """The oracle's form of the engine's world: the same numbers, in float64."""
     parts = {**vars(world.fleet), **vars(world.retention), **vars(world)}
-    del parts["fleet"], parts["retention"]
-    return {name: _wide(value) for name, value in parts.items()}
+    del parts["fleet"], parts["retention"], parts["belief"]
+    plain = {name: _wide(value) for name, value in parts.items()}
+    if world.belief is None:
+        return plain
+    parts = {**vars(world.belief.fleet), **vars(world.belief)}
+    del parts["fleet"]
+    return plain | {"belief": {name: _wide(value) for name, value in parts.items()}}
 
 
 def oracle_params(params: RouterParams) -> dict[str, Any]:
@@ -75,7 +85,7 @@ def oracle_sessions(sessions: Sessions) -> list[dict[str, Any]]:
         columns = vars(one) | {"arrival_s": np.cumsum(one.gap_s)}
         for name in ("valid", "first", "session", "turn", "gap_s"):
             del columns[name]
-        out.append(columns)
+        out.append({name: values for name, values in columns.items() if values is not None})
     return out
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from jaxroute import catalogue, gate, policies
 from jaxroute.config import (
-    GATE_FEATURES,
+    BeliefConfig,
+    EmbodiedConfig,
     PolicyConfig,
     RetentionConfig,
     StudyConfig,
@@ -17,6 +18,7 @@ from jaxroute.config import (
 )
 from jaxroute.errors import InputError
 from jaxroute.load.files import package_file
+from jaxroute.load.values import GATE_FEATURES
 
 PRESETS = ("carbon_router", "fair_carbon", "random")
 
@@ -148,6 +150,17 @@ MISTAKES = {
     "[quality]\nsource = 'guess'": "quality.source: found 'guess', expected 'irt'",
     "[quality]\nautocorrelation = 1": "quality.autocorrelation: found 1, expected a number < 1",
     "[belief]\npredicted_output_tokens = nan": "belief.predicted_output_tokens: found nan",
+    "[belief]\npredicted_output_tokens = 'all'": "belief.predicted_output_tokens: found 'all', "
+    "expected a number >= 0, 'exact' or 'noisy'",
+    "[belief]\npredicted_output_tokens = true": "belief.predicted_output_tokens: found true, expe",
+    "[belief]\npredicted_output_tokens = -1": "belief.predicted_output_tokens: found -1, expected",
+    "[belief]\ncached_tokens_missing = 1.1": "belief.cached_tokens_missing: found 1.1, expected a",
+    "[belief]\ncached_tokens_delayed = 1": "belief.cached_tokens_delayed: found 1, expected true",
+    "[belief]\ncached_tokens_rounded_to = 0.5": "belief.cached_tokens_rounded_to: found 0.5, exp",
+    "[belief]\nintensity = 'late'": "belief.intensity: found 'late', expected 'exact' or 'day_ah",
+    "[belief]\nprofile_error = 1": "belief.profile_error: found 1, expected a number < 1",
+    "[fleet]\ndecode_scale = 0": "fleet.decode_scale: found 0, expected a number > 0",
+    "[embodied]\nin_bill = 0": "embodied.in_bill: found 0, expected true or false",
     RETENTION + "ttl_s = 0": "retention[1].ttl_s: found 0, expected a number >= 0.001",
     RETENTION + "decay_s = nan": "retention[1].decay_s: found nan, expected a number >= 0.001",
     RETENTION + "drop_on_leave = 1": "retention[1].drop_on_leave: found 1, expected true or false",
@@ -203,6 +216,6 @@ def test_unreadable_files(tmp_path):
 
 def test_the_default_study_names_every_key_there_is():
     text = package_file("default.toml").read_text()
-    for section in (PolicyConfig, RetentionConfig, StudyConfig):
+    for section in (BeliefConfig, EmbodiedConfig, PolicyConfig, RetentionConfig, StudyConfig):
         for key in section.model_fields:
             assert f"{key} = " in text or f"[{key}" in text, key

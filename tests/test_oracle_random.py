@@ -4,6 +4,7 @@ import functools
 
 import jax
 import numpy as np
+import pytest
 import tolerances
 import worlds
 from bridge import (
@@ -66,14 +67,27 @@ def _world(rng: np.random.Generator) -> dict:
     }
 
 
-def test_random_settings_agree_with_the_oracle():
+def _believing(rng: np.random.Generator) -> dict:
+    """A world whose router errs in everything it may err in."""
+    world = _world(rng)
+    return world | {"belief": worlds.belief(rng, world)}
+
+
+def _session(rng: np.random.Generator, world: dict) -> dict:
+    """A conversation whose history is cut now and then."""
+    session = worlds.session(rng, world, TURNS)
+    cut = np.where(rng.random(TURNS) < 0.2, rng.random(TURNS), 1.0)
+    return session | {"prefix_tokens": np.floor(session["prefix_tokens"] * cut)}
+
+
+@pytest.mark.parametrize("kind", [_world, _believing])
+def test_random_settings_agree_with_the_oracle(kind):
     rng = np.random.default_rng(20)
     params = [engine_params(_params(rng)) for _ in range(CASES)]
-    plain = [_world(rng) for _ in range(CASES)]
+    plain = [kind(rng) for _ in range(CASES)]
     made = [engine_world(world) for world in plain]
     packed = [
-        engine_sessions([worlds.session(rng, world, TURNS) for _ in range(SESSIONS)], rows=2)
-        for world in plain
+        engine_sessions([_session(rng, world) for _ in range(SESSIONS)], rows=2) for world in plain
     ]
     run = jax.vmap(lambda p, s, w: evaluate(p, s, w, trace=True))
     totals, trace = run(stack(params), stack(packed), stack(made))

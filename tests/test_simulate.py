@@ -45,7 +45,7 @@ def test_evaluate_compiles_once_for_every_preset():
 
 def test_nothing_is_weakly_typed():
     assert not any(jnp.asarray(leaf).weak_type for leaf in jax.tree.leaves(PARAMS))
-    opened = jax.eval_shape(lambda: observe.opening(PARAMS, policies.router, 3, jnp.float32))
+    opened = jax.eval_shape(lambda: observe.opening(PARAMS, policies.router, WORLD))
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(opened))
     jaxpr = jax.make_jaxpr(lambda p: simulate.replay(p, SESSIONS, WORLD, policy=policies.router))
     scans = [eqn for eqn in jaxpr(PARAMS).eqns if eqn.primitive.name == "scan"]

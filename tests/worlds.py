@@ -46,6 +46,23 @@ def world(rng: np.random.Generator, *, models: int = 2, gpus: int = 2, regions: 
     }
 
 
+def belief(rng: np.random.Generator, of: dict) -> dict:
+    """What a router may take for true in a world: other profiles and grids, poor reports."""
+    profiles = (
+        *("pre_j", "pre_j_ctx", "pre_s", "pre_s_ctx", "ttft_floor_s", "dec_j", "dec_j_ctx"),
+        *("dec_s", "dec_s_ctx", "host_w", "batch", "embodied_g_per_s", "params_b"),
+    )
+    errs = {
+        name: of[name] * np.exp(rng.normal(0, 0.3, np.shape(of[name])))
+        for name in (*profiles, "intensity_g_per_kwh")
+    }
+    return errs | {
+        "delayed": float(rng.integers(2)),
+        "rounded_to_tokens": rng.choice([1.0, 16.0, 100.0, 1000.0]),
+        "missing": rng.choice([0.0, 0.3, 1.0]),
+    }
+
+
 def session(rng: np.random.Generator, of: dict, turns: int) -> dict:
     """An append-only conversation, some turns without input or output, one may be huge."""
     new = rng.integers(0, 400, turns)
@@ -66,6 +83,7 @@ def session(rng: np.random.Generator, of: dict, turns: int) -> dict:
         "predicted_output_tokens": np.full(turns, 256.0),
         "quality": rng.uniform(0, 1, (turns, len(set(of["model"])))),
         "noise": rng.uniform(0, 1, (turns, len(of["model"]))),
+        **({"report_draw": rng.uniform(0, 1, (turns, len(of["model"])))} if "belief" in of else {}),
     }
 
 

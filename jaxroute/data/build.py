@@ -20,6 +20,10 @@ from jaxroute.quality import expected_accuracy, fit_irt
 HERE = Path(__file__).parent
 GPUS = ["A100-80GB-SXM", "H100-80GB-SXM", "B200-180GB-SXM"]
 QUALITY_DATASETS = ["math-l5", "crux"]
+FORECAST_REGIONS = {
+    "CISO": "US-CISO", "ERCO": "US-ERCO", "PJM": "US-PJM", "DE": "DE", "SE": "SE",
+}  # fmt: skip
+FORECAST_COLUMNS = ["region", "window", "n", "sd_log", "ac1", "source"]
 MODEL_COLUMNS = [
     "model", "params_total", "params_active", "layers", "hidden", "heads", "kv_heads", "head_dim",
     "dtype_bytes", "kv_bytes_per_token", "max_context", "notes", "arch_source",
@@ -45,6 +49,8 @@ def tables(source: Path) -> dict[str, pd.DataFrame]:
             f"{source / 'serving/profiles.csv'}: found {len(profiles)} rows of the default models "
             f"and GPU types, expected {len(models)} x {len(GPUS)}"
         )
+    forecast = read(source / "carbon/forecast_error_dayahead.csv")
+    forecast = forecast.assign(region=forecast["region"].map(FORECAST_REGIONS))
     return {
         "models.csv": models,
         "gpus.csv": gpus[gpus["gpu"].isin(GPUS)],
@@ -52,6 +58,7 @@ def tables(source: Path) -> dict[str, pd.DataFrame]:
         "regions.csv": read(source / "carbon/regions.csv"),
         "pue.csv": read(source / "carbon/pue.csv"),
         "rtt_ms.csv": read(source / "carbon/rtt_ms.csv"),
+        "forecast_error_dayahead.csv": forecast.dropna(subset="region")[FORECAST_COLUMNS],
         "typical_day_2023.csv": read(source / "carbon/climatology_2023.csv"),
         "sharegpt.csv.gz": read(source / "traces/sharegpt.csv.gz"),
     }

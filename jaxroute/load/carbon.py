@@ -4,18 +4,21 @@ import dataclasses
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from jaxroute.load.files import BUILTIN
+from jaxroute.load.files import BUILTIN, package_file
 from jaxroute.load.messages import input_error, known_names, shown
 from jaxroute.load.table import Table, read_table, require
 
-__all__ = ["TYPICAL_DAY", "Intensity", "read_intensity"]
+__all__ = ["TYPICAL_DAY", "ForecastError", "Intensity", "forecast_error", "read_intensity"]
 
 TYPICAL_DAY = f"{BUILTIN}typical-day-2023"
+
+FORECAST_ERROR = "forecast_error_dayahead.csv"
 
 MOST_G_PER_KWH = 1e5
 """No grid reaches a fiftieth of it: more is another unit."""
@@ -69,6 +72,32 @@ def read_intensity(
     required = _TYPICAL if typical else _HOURLY
     table = read_table(path, lambda header: _columns(str(path), header, required))
     return _typical(table, regions, span or _YEAR) if typical else _hourly(table, regions)
+
+
+class ForecastError(NamedTuple):
+    """How day-ahead forecasts of some regions' intensity err.
+
+    Attributes:
+      sd_log: `[R]`, standard deviation of log(forecast / truth).
+      ac1: `[R]`, correlation of that with its value of the hour before.
+      borrowed: the regions without a row of their own, which have Germany's.
+    """
+
+    sd_log: NDArray[np.float64]
+    ac1: NDArray[np.float64]
+    borrowed: tuple[str, ...]
+
+
+def forecast_error(regions: Sequence[str]) -> ForecastError:
+    """The error of real day-ahead forecasts, of `forecast_error_dayahead.csv`.
+
+    >>> forecast_error(["DE", "SG"]).borrowed
+    ('SG',)
+    """
+    table = pd.read_csv(package_file(FORECAST_ERROR), keep_default_na=False).set_index("region")
+    borrowed = tuple(region for region in regions if region not in table.index)
+    rows = table.loc[["DE" if region in borrowed else region for region in regions]]
+    return ForecastError(rows["sd_log"].to_numpy(), rows["ac1"].to_numpy(), borrowed)
 
 
 def _columns(path: str, header: Sequence[str], required: tuple[str, ...]) -> list[str]:

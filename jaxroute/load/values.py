@@ -1,0 +1,102 @@
+"""What the values of a study file may be: types that check them as they are read."""
+
+import os
+from datetime import UTC, date, datetime, time
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
+
+from jaxroute.load.files import BUILTIN
+from jaxroute.load.messages import shown
+from jaxroute.load.toml import fault
+
+GATE_FEATURES = 8
+
+
+def distinct(entries: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Refuses an empty list, and a name (or the label of a section) that was there before."""
+    if not entries:
+        raise fault([], "an empty list", "at least one entry")
+    names = [getattr(entry, "label", entry) for entry in entries]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise fault([index], f"{name!r} once more", "each name once")
+    return entries
+
+
+def _not_empty(table: dict[str, Any]) -> dict[str, Any]:
+    if not table:
+        raise fault([], "an empty table", "at least one entry")
+    return table
+
+
+def _one_per_feature(weights: tuple[float, ...]) -> tuple[float, ...]:
+    if len(weights) != GATE_FEATURES:
+        raise fault([], f"{len(weights)} numbers", f"{GATE_FEATURES}, one for each gate feature")
+    return weights
+
+
+def _moment(value: object) -> datetime:
+    """A date and time in UTC; without an offset it is taken as UTC."""
+    parsed = value
+    if isinstance(value, str):
+        try:
+            parsed = datetime.fromisoformat(value)
+        except ValueError:
+            parsed = None
+    if isinstance(parsed, date) and not isinstance(parsed, datetime):
+        parsed = datetime.combine(parsed, time())
+    if not (isinstance(parsed, datetime) and 1980 <= parsed.year < 2200):
+        raise fault([], shown(value), "a date and time such as 2023-06-01T00:00:00Z")
+    return parsed.replace(tzinfo=parsed.tzinfo or UTC).astimezone(UTC)
+
+
+def _absolute(path: str, info: ValidationInfo) -> str:
+    """A path relative to the study file as an absolute one; `builtin:` names stay."""
+    folder = (info.context or {}).get("folder")
+    if folder is None or path.startswith(BUILTIN):
+        return path
+    return os.path.abspath(os.path.join(folder, path))
+
+
+def _far_is_infinite(value: float) -> float:
+    """Infinity for what float32 cannot hold."""
+    return value if value < 1e30 else float("inf")
+
+
+def _number_of(value: object) -> object:
+    return float(value) if isinstance(value, bool) else value
+
+
+def _prediction(value: object) -> float | str:
+    """A number of tokens, or the name of a rule."""
+    if value in ("exact", "noisy"):
+        return str(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and 0 <= value <= LARGEST):  # type: ignore[operator]
+        raise fault([], shown(value), "a number >= 0, 'exact' or 'noisy'")
+    return float(value)  # type: ignore[arg-type]
+
+
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+LARGEST = 1e9
+"""Beyond it sums of prices leave float32's range, and no price in grams means anything."""
+
+AtLeastZero = Annotated[Finite, Field(ge=0, le=LARGEST)]
+AboveZero = Annotated[Finite, Field(gt=0, le=LARGEST)]
+AnySign = Annotated[Finite, Field(ge=-LARGEST, le=LARGEST)]
+Spread = Annotated[Finite, Field(ge=0, le=10)]
+Share = Annotated[Finite, Field(ge=0, le=1)]
+Proportion = Annotated[Finite, Field(ge=0, lt=1)]
+Tokens = Annotated[Finite, Field(ge=1, le=LARGEST)]
+Prediction = Annotated[float | str, PlainValidator(_prediction)]
+Switch = Annotated[bool, Field(strict=True)]
+MaybeInfinite = Annotated[float, Field(strict=True, ge=0), AfterValidator(_far_is_infinite)]
+Horizon = Annotated[float, Field(strict=True, ge=1e-3), AfterValidator(_far_is_infinite)]
+Flag = Annotated[Share, BeforeValidator(_number_of)]
+Name = Annotated[str, Field(min_length=1)]
+Names = Annotated[tuple[Name, ...], AfterValidator(distinct)]
+Weights = Annotated[tuple[AnySign, ...], AfterValidator(_one_per_feature)]
+Moment = Annotated[datetime, BeforeValidator(_moment)]
+Source = Annotated[Name, AfterValidator(_absolute)]
+Variants = Annotated[dict[Name, dict[Name, Any]], AfterValidator(_not_empty)]
