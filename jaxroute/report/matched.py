@@ -10,15 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from jaxroute.matching import MEAN, TOLERANCE, On
-from jaxroute.report.tables import WORSE, grid, put, put_notes, titled, with_interval
+from jaxroute.report import tables
+from jaxroute.report.tables import WORSE, grid, marked, put, put_notes, titled, with_interval
 from jaxroute.study import Study
 
 COLUMNS = {
     "saving % (95 % interval)": lambda row: _saving(row),
-    "quality": lambda row: f"{row['mean_quality']:.3f}",
-    "TTFT s": lambda row: f"{row['mean_ttft_s']:.3f}",
-    "carbon g": lambda row: f"{row['carbon_g']:,.1f}",
-    "E2E s": lambda row: f"{row['mean_e2e_s']:.2f}",
+    **{name: tables.COLUMNS[name] for name in ("quality", "TTFT s", "carbon g", "E2E s")},
     "at": lambda row: _knobs(row),
 }
 
@@ -37,14 +35,8 @@ def show_matched(study: Study, matched: pd.DataFrame, out: Console) -> None:
 
 def _table(baseline: str, rows: pd.DataFrame, title: str, columns: list[str]) -> Table:
     table = grid(title, "policy", columns)
-    records = rows.to_dict("records")
-    floor = next(r["mean_quality"] for r in records if r["policy"] == baseline) - WORSE
-    for row in records:
-        told = row | {
-            "is_baseline": row["policy"] == baseline,
-            "lower": row["mean_quality"] < floor,
-        }
-        table.add_row(escape(row["policy"]), *(COLUMNS[name](told) for name in columns))
+    for row in marked(rows.to_dict("records"), baseline):
+        table.add_row(escape(row["policy"]), *(COLUMNS[name](row) for name in columns))
     return table
 
 
@@ -53,9 +45,8 @@ def _saving(row: dict[str, Any]) -> str:
         return "baseline  "
     if row["status"] == "worse":
         return "cannot be matched  "
-    figure = with_interval(row, "saving")
     mark = "+" if row["status"] == "better" else " "
-    return f"{figure}{mark}{'*' if row['lower'] else ' '}"
+    return f"{with_interval(row, 'saving')}{mark}{'*' if row['worse'] else ' '}"
 
 
 def _knobs(row: dict[str, Any]) -> str:
