@@ -20,7 +20,7 @@ COLUMNS = {
     "at": lambda row: _knobs(row),
 }
 
-CHOICES = [list(COLUMNS), list(COLUMNS)[:3]]
+CHOICES = [list(COLUMNS), list(COLUMNS)[:-1], list(COLUMNS)[:3]]
 """Of columns: all, or those that a narrow terminal has room for."""
 
 
@@ -72,14 +72,14 @@ def matched_notes(study: Study, matched: pd.DataFrame) -> Iterator[str]:
         f"at equal {name}: each policy's mean {name} within {TOLERANCE[on]:g}{unit} of {base}'s "
         f"under the same retention, by turning {turned}; a policy so near already is as it is"
     )
-    for status, says in (
-        ("worse", f"cannot be matched: at no setting tried is the mean {name} as good as {base}'s"),
-        ("better", f"+: cannot be matched: at every setting tried the mean {name} is better"),
-    ):
+    for status, mark in (("worse", ""), ("better", "+: ")):
         rows = matched[(matched["status"] == status) & matched[f"mean_{MEAN[on]}"].notna()]
         which = dict.fromkeys(rows["policy"])
         if which:
-            yield f"{says}; the nearest is shown ({', '.join(which)})"
+            yield (
+                f"{mark}cannot be matched: no setting tried comes so near; shown is the nearest, "
+                f"whose mean {name} is {status} ({', '.join(which)})"
+            )
     if on == "ttft":
         yield f"*: mean quality more than {WORSE:g} below {base}'s, so no like-for-like saving"
     yield f"the interval at equal {name} is at the setting found, without the search's own error"
