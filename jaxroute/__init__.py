@@ -22,7 +22,7 @@ from jaxroute.world import Fleet, Retention, World
 
 __version__ = "0.1.0"
 
-RESULTS_VERSION = 1
+RESULTS_VERSION = 2
 """Changes whenever the same study gives other numbers; written into every run."""
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from jaxroute import catalogue, comparison, stats
+from jaxroute import bootstrap, catalogue, comparison, stats
 from jaxroute.catalogue import AXES
 from jaxroute.comparison import Report, Within
 from jaxroute.dataset import Dataset
@@ -30,6 +30,15 @@ STEPS = (
 
 OFF_ALONE, IN_ORDER = "off_alone", "in_order"
 """The two ways to split the saving."""
+
+_PAIRS = {
+    **{(OFF_ALONE, name): (without, ROUTER) for name, without, _, _ in STEPS},
+    (OFF_ALONE, TOTAL): (BASELINE, ROUTER),
+    (IN_ORDER, START): (BASELINE, START),
+    **{(IN_ORDER, name): (before, after) for name, _, before, after in STEPS},
+    (IN_ORDER, TOTAL): (BASELINE, ROUTER),
+}
+"""Of each row but `REST`, the settings without and with it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,11 +100,8 @@ def run(study: Study, report: Report = lambda step, share: None) -> Ablation:
         indices, outcome = _outcome(study, dataset, within)
         within("bootstrap", int(dataset.lengths.sum()))
         names = list(variants(study, indices))
-        carbon = stats.bills(outcome.totals)
-        replicates = stats.resampled(carbon, dataset.hashes, study.config.seed)
-        summary = stats.summary(study, dataset, outcome, replicates, names, BASELINE)
-        drawn = dict(zip(names, np.moveaxis(replicates, 1, 0), strict=True))
-        tables.append(_table(summary, drawn, len(dataset.lengths)))
+        summary = stats.summary(study, dataset, outcome, names, BASELINE)
+        tables.append(_table(summary, stats.bills(outcome.totals), dataset, study.config.seed))
         summaries.append(summary)
         fixed[dataset.label] = {
             axis: comparison.entries(study, axis)[index] for axis, index in indices.items()
@@ -173,54 +179,36 @@ def _outcome(
 
 
 def _table(
-    summary: pd.DataFrame, replicates: Mapping[str, stats.Floats], sessions: int
+    summary: pd.DataFrame, carbon: stats.Floats, dataset: Dataset, seed: int
 ) -> pd.DataFrame:
-    """Both splits of one dataset, of the variants' summary and replicates, `[N, B]` each."""
-    labels = summary.loc[summary["policy"] == ROUTER, ["dataset", "retention"]]
-    carbon, quality = (
-        {str(name): rows.to_numpy() for name, rows in summary.groupby("policy")[column]}
-        for column in ("carbon_g", "mean_quality")
-    )
-    nothing = np.full(len(labels), np.nan)
+    """Both splits of a dataset, of the variants' summary and bills `[N, P, S]`, in their order."""
+    names = list(summary["policy"].unique())
+    bills = dict(zip(names, np.moveaxis(carbon, 1, 0), strict=True))
+    by_name = summary.set_index("policy")
+    saved = {(way, name): bills[a] - bills[b] for (way, name), (a, b) in _PAIRS.items()}
+    parts = (saved[OFF_ALONE, name] for name, *_ in STEPS)
+    saved[OFF_ALONE, REST] = saved[OFF_ALONE, TOTAL] - np.sum(list(parts), axis=0)
 
-    def share(of: Mapping[str, stats.Floats], without: str, with_: str) -> stats.Floats:
-        base = of[BASELINE]
-        return stats.saving_pct(of[with_], base) - stats.saving_pct(of[without], base)
+    saved_g, fair_g = np.stack(list(saved.values()), axis=1), bills[BASELINE][:, None]
+    total_g = fair_g.sum(-1)
+    share = stats.saving_pct(total_g - saved_g.sum(-1), total_g)
+    sums = bootstrap.sums(saved_g, fair_g, dataset.hashes, seed)
+    half_pct = 100 * bootstrap.half_width(sums[0])
 
-    def row(way: str, component: str, pct: stats.Floats, drawn: stats.Floats) -> pd.DataFrame:
-        low, high = np.moveaxis(stats.percentiles(drawn, sessions), -1, 0)
-        return labels.assign(
-            way=way,
-            component=component,
-            carbon_without_g=nothing,
-            carbon_with_g=nothing,
-            share_pct=pct,
-            share_lo_pct=low,
-            share_hi_pct=high,
-            quality_without=nothing,
-            quality_with=nothing,
+    rows = []
+    for n, (way, component) in enumerate(saved):
+        row = by_name.loc[[ROUTER], ["dataset", "retention"]].reset_index(drop=True)
+        row = row.assign(way=way, component=component)
+        pair = _PAIRS.get((way, component))
+        for column, name in (("carbon_g", "carbon_{}_g"), ("mean_quality", "quality_{}")):
+            for end, side in enumerate(("without", "with")):
+                known = by_name.loc[[pair[end]], column].to_numpy() if pair else np.nan
+                row[name.format(side)] = known
+        rows.append(
+            row.assign(
+                share_pct=share[:, n],
+                share_lo_pct=share[:, n] - half_pct[:, n],
+                share_hi_pct=share[:, n] + half_pct[:, n],
+            )
         )
-
-    def between(way: str, component: str, without: str, with_: str) -> pd.DataFrame:
-        return row(
-            way, component, share(carbon, without, with_), share(replicates, without, with_)
-        ).assign(
-            carbon_without_g=carbon[without],
-            carbon_with_g=carbon[with_],
-            quality_without=quality[without],
-            quality_with=quality[with_],
-        )
-
-    def rest(of: Mapping[str, stats.Floats]) -> stats.Floats:
-        parts = [share(of, without, ROUTER) for _, without, _, _ in STEPS]
-        return share(of, BASELINE, ROUTER) - np.sum(parts, axis=0)
-
-    rows = [
-        *(between(OFF_ALONE, name, without, ROUTER) for name, without, _, _ in STEPS),
-        row(OFF_ALONE, REST, rest(carbon), rest(replicates)),
-        between(OFF_ALONE, TOTAL, BASELINE, ROUTER),
-        between(IN_ORDER, START, BASELINE, START),
-        *(between(IN_ORDER, name, before, after) for name, _, before, after in STEPS),
-        between(IN_ORDER, TOTAL, BASELINE, ROUTER),
-    ]
     return pd.concat(rows).sort_index(kind="stable").reset_index(drop=True)

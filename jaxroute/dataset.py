@@ -261,7 +261,11 @@ def _homes(
     config: StudyConfig,
     path: str,
 ) -> NDArray[np.int64]:
-    """Client region of each turn, `[N]`: the trace's, or drawn uniformly from the fleet's."""
+    """Client region of each turn, `[N]`: the trace's, or drawn uniformly from the fleet's.
+
+    Every region draws a lot for every session, keyed by its name, and the highest wins: the order
+    of the fleet's list does not matter.
+    """
     known = client_regions()
     place = {region: index for index, region in enumerate(known)}
     if "home_region" in frame:
@@ -273,7 +277,7 @@ def _homes(
             where = f"session {session}: home_region"
             raise input_error(path, where, shown(name), "a known region", mend)
         return np.array(home, np.int64)
-    among = np.array([place[region] for region in config.fleet.regions], np.int64)
-    drawn = draws.uniform(config.seed, "home", hashes)
-    drawn_home: NDArray[np.int64] = among[(drawn * len(among)).astype(np.int64)]
-    return np.repeat(drawn_home, lengths)
+    regions = config.fleet.regions
+    lots = [draws.uniform(config.seed, f"home {region}", hashes) for region in regions]
+    among = np.array([place[region] for region in regions], np.int64)
+    return np.repeat(among[np.argmax(lots, axis=0)], lengths)

@@ -204,8 +204,7 @@ def _matched(study: Study, dataset: Dataset, on: On, report: Report) -> pd.DataF
     settings = along(own, on, better, x)
     outcome = comparison.replay(study, dataset, settings)
     report("bootstrap", 1.0)
-    replicates = stats.resampled(stats.bills(outcome.totals), dataset.hashes, study.config.seed)
-    table = stats.summary(study, dataset, outcome, replicates, names, study.config.baseline)
+    table = stats.summary(study, dataset, outcome, names, study.config.baseline)
     within = np.abs(gap) <= TOLERANCE[on]
     status = np.where(within, "matched", np.where(gap > 0, "better", "worse"))
     table.loc[status == "worse", list(stats.SAVINGS)] = np.nan

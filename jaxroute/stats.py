@@ -8,19 +8,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from jaxroute import draws
+from jaxroute import bootstrap
 from jaxroute.config import BOUND_ROW, PLAN_ROW
 from jaxroute.dataset import Dataset
 from jaxroute.simulate import FIELDS
 from jaxroute.study import Study
 
 Floats = NDArray[np.float64]
-
-REPLICATES = 1000
-"""Of the bootstrap."""
-
-INTERVAL = (2.5, 97.5)
-"""Percentiles of the replicates: a 95 % interval."""
 
 LENGTHS = {"1": (1, 1), "2-5": (2, 5), "6-10": (6, 10), "11-30": (11, 30), ">30": (31, np.inf)}
 """Buckets of session length, turns, both ends included."""
@@ -33,8 +27,6 @@ COUNTS = (
     *("mask_fallbacks", "quality_fallbacks", "ttft_fallbacks"),
 )
 """Whole numbers that the bound has none of: nullable integers in the tables."""
-
-_SESSIONS_A_CHUNK = 4096
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,36 +88,6 @@ def captured_pct(saving_pct: Floats, attainable_pct: Floats) -> Floats:
         return np.where(attainable_pct > 0, 100 * saving_pct / attainable_pct, np.nan)
 
 
-def resampled(carbon_g: Floats, hashes: draws.Hashes, seed: int) -> Floats:
-    """Bootstrap totals over sessions, `[..., replicates]`, of bills `[..., S]`.
-
-    A Poisson bootstrap: each session enters each replicate Poisson(1) times, the same number for
-    every policy and retention, so that differences are paired. Weights are keyed by session: the
-    order of sessions does not matter.
-    """
-    totals = np.zeros((*carbon_g.shape[:-1], REPLICATES))
-    for at in range(0, len(hashes), _SESSIONS_A_CHUNK):
-        part = slice(at, at + _SESSIONS_A_CHUNK)
-        weights = draws.bootstrap_weights(seed, hashes[part], REPLICATES)
-        totals += carbon_g[..., part] @ weights.astype(np.float64)
-    return totals
-
-
-def interval(totals_g: Floats, baseline_g: Floats, sessions: int) -> Floats:
-    """Lower and upper end of the saving in %, `[..., 2]`, of bootstrap totals `[..., B]`."""
-    return percentiles(saving_pct(totals_g, baseline_g), sessions)
-
-
-def percentiles(replicates: Floats, sessions: int) -> Floats:
-    """Lower and upper end, `[..., 2]`, of bootstrap replicates `[..., B]` of any figure.
-
-    NaN for fewer than two sessions: nothing can be said of how they vary.
-    """
-    if sessions < 2 or np.isnan(replicates).all():
-        return np.full((*replicates.shape[:-1], 2), np.nan)
-    return np.moveaxis(np.nanpercentile(replicates, INTERVAL, axis=-1), 0, -1)
-
-
 def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.DataFrame]:
     """The four tables of a dataset, by name: summary, by_length, shares, sessions."""
     bounded = outcome.bound_carbon_g is not None
@@ -136,36 +98,33 @@ def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.Dat
     bucket = np.select(
         [dataset.lengths <= high for _, high in LENGTHS.values()], range(len(LENGTHS))
     )
-    replicates = np.stack(
-        [
-            resampled(carbon[..., bucket == n], dataset.hashes[bucket == n], study.config.seed)
-            for n in range(len(LENGTHS))
-        ]
+    sums = bootstrap.sums(
+        carbon,
+        carbon[:, base : base + 1],
+        dataset.hashes,
+        study.config.seed,
+        group=bucket,
+        groups=len(LENGTHS),
     )
+    half_pct = 100 * bootstrap.half_width(np.concatenate([sums, sums.sum(0, keepdims=True)]))
 
     labelled = functools.partial(_labelled, study, dataset)
     return {
-        "summary": labelled(listed, _summary(totals, carbon, replicates.sum(0), base, bounded)),
-        "by_length": labelled(listed, _by_length(totals, carbon, replicates, base, bucket)),
+        "summary": labelled(listed, _summary(totals, carbon, half_pct[-1], base, bounded)),
+        "by_length": labelled(listed, _by_length(totals, carbon, half_pct, base, bucket)),
         "shares": labelled(served, _shares(outcome, study.deployments)),
         "sessions": labelled(listed, _sessions(totals, carbon, dataset.session_ids)),
     }
 
 
 def summary(
-    study: Study,
-    dataset: Dataset,
-    outcome: Outcome,
-    replicates: Floats,
-    names: Sequence[str],
-    baseline: str,
+    study: Study, dataset: Dataset, outcome: Outcome, names: Sequence[str], baseline: str
 ) -> pd.DataFrame:
-    """The summary of P settings without bounds, of these names: savings against one of them.
-
-    `replicates` are the `resampled` bills, `[N, P, B]`.
-    """
-    base = list(names).index(baseline)
-    table = _summary(outcome.totals, bills(outcome.totals), replicates, base, bounded=False)
+    """The summary of P settings of any names, without bounds: savings against one of them."""
+    base, carbon = list(names).index(baseline), bills(outcome.totals)
+    sums = bootstrap.sums(carbon, carbon[:, base : base + 1], dataset.hashes, study.config.seed)
+    half_pct = 100 * bootstrap.half_width(sums[0])
+    table = _summary(outcome.totals, carbon, half_pct, base, bounded=False)
     return _labelled(study, dataset, names, table.drop(columns=list(CAPTURED)))
 
 
@@ -204,7 +163,7 @@ def _flat(columns: Mapping[str, NDArray]) -> pd.DataFrame:
 
 
 def _summary(
-    totals: Mapping[str, NDArray], carbon: Floats, replicates: Floats, base: int, bounded: bool
+    totals: Mapping[str, NDArray], carbon: Floats, half_pct: Floats, base: int, bounded: bool
 ) -> pd.DataFrame:
     """One row a retention and policy. Sums, but for means per served turn and savings in %.
 
@@ -214,7 +173,6 @@ def _summary(
     sums = {name: totals[name].sum(-1, dtype=np.float64) for name in FIELDS}
     total = carbon.sum(-1)
     saving = saving_pct(total, total[:, base : base + 1])
-    ends = interval(replicates, replicates[:, base : base + 1], carbon.shape[-1])
     attainable = saving[:, -2:] if bounded else np.full((len(saving), 2), np.nan)
     with np.errstate(invalid="ignore"):
         mean = {name: sums[name] / sums["turns"] for name in ("ttft_s", "e2e_s", "quality")}
@@ -226,14 +184,14 @@ def _summary(
         | {"energy_kwh": sums["energy_kwh"]}
         | {f"mean_{name}": values for name, values in mean.items()}
         | {name: np.rint(sums[name]) for name in COUNTS}
-        | dict(zip(SAVINGS, (saving, ends[..., 0], ends[..., 1]), strict=True))
+        | dict(zip(SAVINGS, (saving, saving - half_pct, saving + half_pct), strict=True))
         | {name: captured_pct(saving, attainable[:, n : n + 1]) for n, name in enumerate(CAPTURED)}
     )
     return table.astype(dict.fromkeys(COUNTS, "Int64"))
 
 
 def _by_length(
-    totals: Mapping[str, NDArray], carbon: Floats, replicates: Floats, base: int, bucket: NDArray
+    totals: Mapping[str, NDArray], carbon: Floats, half_pct: Floats, base: int, bucket: NDArray
 ) -> pd.DataFrame:
     """One row a retention, policy and bucket of session length, as many as `LENGTHS`.
 
@@ -249,7 +207,7 @@ def _by_length(
         }
         inside_g = carbon[..., inside]
         total = inside_g.sum(-1)
-        ends = interval(replicates[n], replicates[n][:, base : base + 1], int(inside.sum()))
+        saving = saving_pct(total, total[:, base : base + 1])
         own = saving_pct(inside_g, inside_g[:, base : base + 1])
         known = ~np.isnan(own).all(-1)
         median = np.full(total.shape, np.nan)
@@ -263,9 +221,9 @@ def _by_length(
                 "unserved": _counts(sums["unserved"]),
                 "carbon_g": total,
                 **{name: sums[name] for name in PARTS},
-                "saving_pct": saving_pct(total, total[:, base : base + 1]),
-                "saving_lo_pct": ends[..., 0],
-                "saving_hi_pct": ends[..., 1],
+                "saving_pct": saving,
+                "saving_lo_pct": saving - half_pct[n],
+                "saving_hi_pct": saving + half_pct[n],
                 "median_session_saving_pct": median,
             }
         )

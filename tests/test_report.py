@@ -130,7 +130,7 @@ def test_names_are_no_markup(tmp_path):
     printed = out.file.getvalue()
     assert "[red]x, caches: keep" in printed
     assert " a[/b] " in printed
-    assert " (nan, nan)" in printed
+    assert " (too few sessions)" in printed
 
 
 def test_resolved_policies_are_masked_as_the_comparison_masked_them(outcome):

@@ -147,11 +147,11 @@ def test_permuting_regions_permutes_the_answer(tmp_path):
     rng = np.random.default_rng(4)
     trace = tmp_path / "trace.csv"
     rows = [
-        f"{s},{t},{200 * t},{rng.integers(1, 900)},{rng.integers(1, 700)},{REGIONS[s % 4]}"
+        f"{s},{t},{200 * t},{rng.integers(1, 900)},{rng.integers(1, 700)}"
         for s in range(24)
         for t in range(1 + s % 12)
     ]
-    header = "session_id,turn,arrival_s,input_tokens,output_tokens,home_region"
+    header = "session_id,turn,arrival_s,input_tokens,output_tokens"
     trace.write_text("\n".join([header, *rows]) + "\n")
 
     def run(regions):

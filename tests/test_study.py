@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import jaxroute as jr
-from jaxroute import comparison, draws, stats
+from jaxroute import comparison, draws
 from jaxroute.load.carbon import read_intensity
 
 HEADER = "session_id,turn,arrival_s,input_tokens,output_tokens"
@@ -188,22 +188,6 @@ def test_two_traces_of_one_name_are_refused(tmp_path):
         (tmp_path / folder / "t.csv").write_text(f"{HEADER}\na,0,0,1,1\n")
     with pytest.raises(jr.InputError, match="t"):
         jr.load_study(traces=[tmp_path / "p" / "t.csv", tmp_path / "q" / "t.csv"])
-
-
-def test_a_bootstrap_interval_holds_the_saving_and_ignores_order():
-    rng = np.random.default_rng(0)
-    base = rng.lognormal(0, 1, 500)
-    carbon = np.stack([base, base * 0.8 * rng.lognormal(0, 0.1, 500)])
-    hashes = draws.name_hashes(str(n) for n in range(500))
-    totals = stats.resampled(carbon, hashes, seed=0)
-    lo, hi = stats.interval(totals, totals[:1], 500)[1]
-    saving = stats.saving_pct(carbon[1].sum(), base.sum())
-    assert lo < saving < hi
-    assert hi - lo < 6
-    np.testing.assert_array_equal(stats.interval(totals, totals[:1], 500)[0], 0)
-    order = rng.permutation(500)
-    again = stats.resampled(carbon[:, order], hashes[order], seed=0)
-    np.testing.assert_allclose(again, totals, rtol=1e-12)
 
 
 def test_settings_hold_every_index_of_a_fixed_axis(bundled):

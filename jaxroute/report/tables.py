@@ -149,13 +149,17 @@ def _captured(row: dict[str, Any], what: str) -> str:
 def _saving(row: dict[str, Any]) -> str:
     if row["is_baseline"]:
         return "baseline "
-    return f"{with_interval(row, 'saving')}{'*' if row['worse'] else ' '}"
+    figure = with_interval(row, "saving")
+    return f"{figure}{'*' if row['worse'] else ' '}" if figure else ""
 
 
 def with_interval(row: Mapping[str, Any], name: str) -> str:
     """`figure (low, high)` of `<name>_pct`, `<name>_lo_pct` and `<name>_hi_pct`, to a tenth."""
-    figure, low, high = (_points(row[f"{name}{end}_pct"]) for end in ("", "_lo", "_hi"))
-    return f"{figure} ({low}, {high})"
+    figure, low, high = (row[f"{name}{end}_pct"] for end in ("", "_lo", "_hi"))
+    if pd.isna(figure):
+        return ""
+    ends = "(too few sessions)" if pd.isna(low) else f"({_points(low)}, {_points(high)})"
+    return f"{_points(figure)} {ends}"
 
 
 def notes(study: Study, comparison: Comparison) -> Iterator[str]:

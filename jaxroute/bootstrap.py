@@ -1,0 +1,78 @@
+"""How sure a ratio of two sums over sessions is: a paired bootstrap for heavy tails."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxroute import draws
+
+Floats = NDArray[np.float64]
+
+REPLICATES = 1000
+
+COVERAGE = 0.95
+
+_SESSIONS_A_CHUNK = 4096
+
+
+def sums(
+    numerator: Floats,
+    denominator: Floats,
+    hashes: draws.Hashes,
+    seed: int,
+    *,
+    group: NDArray[np.integer] | None = None,
+    groups: int = 1,
+) -> Floats:
+    """Sums over sessions of a, b, a², ab and b², as they are and in every replicate.
+
+    A Poisson bootstrap: each session enters each replicate Poisson(1) times, the same number for
+    whatever else is bootstrapped with the seed, so that differences are paired. Weights are keyed
+    by session: the order of sessions does not matter.
+
+    Args:
+      numerator, denominator: a and b of each session, broadcastable to `[..., S]`.
+      hashes: `[S]`, of the session ids.
+      seed: of the weights.
+      group: `[S]`, to which of the `groups` each session belongs; sums add over groups.
+      groups: how many.
+
+    Returns:
+      `[groups, ..., 5, 1 + REPLICATES]`.
+    """
+    shape = np.broadcast_shapes(numerator.shape, denominator.shape)
+    a, b = np.broadcast_to(numerator, shape), np.broadcast_to(denominator, shape)
+    group = np.zeros(len(hashes), np.int64) if group is None else group
+    out = np.zeros((groups, *shape[:-1], 5, 1 + REPLICATES))
+    for at in range(0, len(hashes), _SESSIONS_A_CHUNK):
+        part = slice(at, at + _SESSIONS_A_CHUNK)
+        drawn = draws.bootstrap_weights(seed, hashes[part], REPLICATES).astype(np.float64)
+        weights = np.concatenate([np.ones((len(drawn), 1)), drawn], axis=1)
+        for n in np.unique(group[part]):
+            inside = np.flatnonzero(group[part] == n) + at
+            x, y = a[..., inside], b[..., inside]
+            moments = np.stack([x, y, x * x, x * y, y * y], axis=-2)
+            out[n] += moments @ weights[inside - at]
+    return out
+
+
+def half_width(totals: Floats) -> Floats:
+    """Half the 95 % interval of `Σa / Σb`, `[...]`, of `sums` `[..., 5, 1 + B]`.
+
+    The symmetric bootstrap-t interval (Hall, 1988, Annals of Statistics 16, 927): with the standard
+    error of the linearised ratio `se² = Σ(a - R b)² / (Σb)²`, the 95th percentile of
+    `|R* - R| / se*` over the replicates, times `se`. A total that few sessions carry is less sure
+    than a percentile interval says; `benchmarks/coverage.py` prints how often each covers.
+
+    NaN where so few sessions have any b that a twentieth of the replicates tell no standard error.
+    """
+    a, b, aa, ab, bb = np.moveaxis(totals, -2, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = a / b
+        error = np.sqrt(np.maximum(aa - 2 * ratio * ab + ratio**2 * bb, 0)) / np.abs(b)
+        distance = np.abs(ratio[..., 1:] - ratio[..., :1])
+        known = error[..., 1:] > 1e-9 * np.abs(ratio[..., 1:])
+        exact = distance <= 1e-9 * np.abs(ratio[..., :1])
+        t = np.where(exact, 0, np.where(known, distance / error[..., 1:], np.inf))
+    place = int(np.ceil(COVERAGE * t.shape[-1])) - 1
+    quantile = np.partition(t, place, axis=-1)[..., place]
+    return np.where(np.isfinite(quantile), quantile, np.nan) * error[..., 0]
