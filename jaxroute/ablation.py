@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from jaxroute import bootstrap, catalogue, comparison, stats
+from jaxroute import bootstrap, catalogue, comparison, draws, stats
 from jaxroute.catalogue import AXES
 from jaxroute.comparison import Report, Within
 from jaxroute.dataset import Dataset
@@ -30,15 +30,6 @@ STEPS = (
 
 OFF_ALONE, IN_ORDER = "off_alone", "in_order"
 """The two ways to split the saving."""
-
-_PAIRS = {
-    **{(OFF_ALONE, name): (without, ROUTER) for name, without, _, _ in STEPS},
-    (OFF_ALONE, TOTAL): (BASELINE, ROUTER),
-    (IN_ORDER, START): (BASELINE, START),
-    **{(IN_ORDER, name): (before, after) for name, _, before, after in STEPS},
-    (IN_ORDER, TOTAL): (BASELINE, ROUTER),
-}
-"""Of each row but `REST`, the settings without and with it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,7 +92,8 @@ def run(study: Study, report: Report = lambda step, share: None) -> Ablation:
         within("bootstrap", int(dataset.lengths.sum()))
         names = list(variants(study, indices))
         summary = stats.summary(study, dataset, outcome, names, BASELINE)
-        tables.append(_table(summary, stats.bills(outcome.totals), dataset, study.config.seed))
+        bills_g = dict(zip(names, np.moveaxis(stats.bills(outcome.totals), 1, 0), strict=True))
+        tables.append(_table(summary, bills_g, dataset.hashes, study.config.seed))
         summaries.append(summary)
         fixed[dataset.label] = {
             axis: comparison.entries(study, axis)[index] for axis, index in indices.items()
@@ -124,8 +116,7 @@ def variants(study: Study, fixed: Mapping[str, int]) -> dict[str, RouterParams]:
       study: gives the fleet and the quality floor.
       fixed: the index left of each of `AXES` whose choice is off.
     """
-    fleet, floor = study.world.fleet, study.config.quality_floor
-    router, fair = (catalogue.preset(x, fleet, quality_floor=floor) for x in (ROUTER, BASELINE))
+    router, fair = study.preset(ROUTER), study.preset(BASELINE)
 
     def fix(params: RouterParams, *axes: str) -> RouterParams:
         for axis in axes:
@@ -179,36 +170,49 @@ def _outcome(
 
 
 def _table(
-    summary: pd.DataFrame, carbon: stats.Floats, dataset: Dataset, seed: int
+    summary: pd.DataFrame,
+    bills_g: Mapping[str, stats.Floats],
+    hashes: draws.Hashes,
+    seed: int,
 ) -> pd.DataFrame:
-    """Both splits of a dataset, of the variants' summary and bills `[N, P, S]`, in their order."""
-    names = list(summary["policy"].unique())
-    bills = dict(zip(names, np.moveaxis(carbon, 1, 0), strict=True))
-    by_name = summary.set_index("policy")
-    saved = {(way, name): bills[a] - bills[b] for (way, name), (a, b) in _PAIRS.items()}
-    parts = (saved[OFF_ALONE, name] for name, *_ in STEPS)
-    saved[OFF_ALONE, REST] = saved[OFF_ALONE, TOTAL] - np.sum(list(parts), axis=0)
+    """Both splits of one dataset, of the variants' summary and bills, `[N, S]` each."""
+    compared = {(OFF_ALONE, name): (without, ROUTER) for name, without, _, _ in STEPS}
+    compared |= {
+        (OFF_ALONE, TOTAL): (BASELINE, ROUTER),
+        (IN_ORDER, START): (BASELINE, START),
+        **{(IN_ORDER, name): (before, after) for name, _, before, after in STEPS},
+        (IN_ORDER, TOTAL): (BASELINE, ROUTER),
+    }
+    gains_g = {key: bills_g[without] - bills_g[with_] for key, (without, with_) in compared.items()}
+    alone_g = [gains_g[OFF_ALONE, name] for name, *_ in STEPS]
+    gains_g[OFF_ALONE, REST] = gains_g[OFF_ALONE, TOTAL] - np.sum(alone_g, axis=0)
 
-    saved_g, fair_g = np.stack(list(saved.values()), axis=1), bills[BASELINE][:, None]
-    total_g = fair_g.sum(-1)
-    share = stats.saving_pct(total_g - saved_g.sum(-1), total_g)
-    sums = bootstrap.sums(saved_g, fair_g, dataset.hashes, seed)
-    half_pct = 100 * bootstrap.half_width(sums[0])
+    keys = list(compared)
+    keys.insert(len(STEPS), (OFF_ALONE, REST))
+    gained, base = np.stack([gains_g[key] for key in keys]), bills_g[BASELINE]
+    half_pct = 100 * bootstrap.half_width(bootstrap.sums(gained, base, hashes, seed)[0])
+    share_pct = stats.saving_pct(base.sum(-1) - gained.sum(-1), base.sum(-1))
 
+    labels = summary.loc[summary["policy"] == ROUTER, ["dataset", "retention"]]
+    carbon, quality = (
+        {str(name): rows.to_numpy() for name, rows in summary.groupby("policy")[column]}
+        for column in ("carbon_g", "mean_quality")
+    )
+    nothing = {None: np.full(len(labels), np.nan)}
     rows = []
-    for n, (way, component) in enumerate(saved):
-        row = by_name.loc[[ROUTER], ["dataset", "retention"]].reset_index(drop=True)
-        row = row.assign(way=way, component=component)
-        pair = _PAIRS.get((way, component))
-        for column, name in (("carbon_g", "carbon_{}_g"), ("mean_quality", "quality_{}")):
-            for end, side in enumerate(("without", "with")):
-                known = by_name.loc[[pair[end]], column].to_numpy() if pair else np.nan
-                row[name.format(side)] = known
+    for n, (way, component) in enumerate(keys):
+        without, with_ = compared.get((way, component), (None, None))
         rows.append(
-            row.assign(
-                share_pct=share[:, n],
-                share_lo_pct=share[:, n] - half_pct[:, n],
-                share_hi_pct=share[:, n] + half_pct[:, n],
+            labels.assign(
+                way=way,
+                component=component,
+                carbon_without_g=(nothing | carbon)[without],
+                carbon_with_g=(nothing | carbon)[with_],
+                share_pct=share_pct[n],
+                share_lo_pct=share_pct[n] - half_pct[n],
+                share_hi_pct=share_pct[n] + half_pct[n],
+                quality_without=(nothing | quality)[without],
+                quality_with=(nothing | quality)[with_],
             )
         )
     return pd.concat(rows).sort_index(kind="stable").reset_index(drop=True)

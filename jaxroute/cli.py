@@ -1,4 +1,4 @@
-"""The command line: `jaxroute compare`, `jaxroute ablate` and `jaxroute explain`."""
+"""The command line: `jaxroute compare`, `ablate`, `study` and `explain`."""
 
 import os
 import signal
@@ -15,13 +15,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jaxroute import __version__, ablation, explanation, matching
+from jaxroute import __version__, ablation, explanation, grid, matching
 from jaxroute.comparison import Report, run
 from jaxroute.errors import InputError
 from jaxroute.load.messages import one_line
 from jaxroute.report import turns
 from jaxroute.report.ablation import show_ablation
-from jaxroute.report.files import ABLATION_FILES, FILES, write, write_ablation
+from jaxroute.report.files import ABLATION_FILES, FILES, write, write_ablation, write_grid
+from jaxroute.report.grid import show_grid
 from jaxroute.report.matched import show_matched
 from jaxroute.report.tables import console, show
 from jaxroute.report.target import discard_unfinished, whole_directory
@@ -81,8 +82,8 @@ class Match(StrEnum):
 
 
 @contextmanager
-def _at_work(out: Path | None, names: Collection[str]) -> Iterator[tuple[Path | None, Report]]:
-    """Where to write the files `names`, if anywhere, and a progress bar if there is a terminal."""
+def _progress() -> Iterator[Report]:
+    """A progress bar if there is a terminal."""
     terminal = console(stderr=True)
     progress = Progress(
         TextColumn("{task.description}"),
@@ -92,13 +93,20 @@ def _at_work(out: Path | None, names: Collection[str]) -> Iterator[tuple[Path | 
         disable=not terminal.is_terminal,
         transient=True,
     )
-    target: Any = nullcontext() if out is None else whole_directory(out, names)
-    with target as directory, progress:
+    with progress:
         task = progress.add_task("read", total=None)
 
         def report(step: str, share: float) -> None:
             progress.update(task, description=escape(step), completed=share, total=1.0)
 
+        yield report
+
+
+@contextmanager
+def _at_work(out: Path | None, names: Collection[str]) -> Iterator[tuple[Path | None, Report]]:
+    """Where to write the files `names`, if anywhere, and a progress bar."""
+    target: Any = nullcontext() if out is None else whole_directory(out, names)
+    with target as directory, _progress() as report:
         yield directory, report
 
 
@@ -156,6 +164,29 @@ def ablate(
     screen = console()
     show_ablation(loaded, outcome, screen)
     _tell(screen, time.perf_counter() - began, outcome.compile_s, out)
+
+
+@app.command()
+def study(
+    file: Annotated[Path, typer.Argument(help="Study file (TOML) with [vary.…] tables.")],
+    out: Annotated[
+        Path, typer.Option(help="Directory for the tables. What a killed run left there is used.")
+    ],
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, counting up from --seed.")] = 1,
+    trace: Trace = None,
+    carbon: Carbon = None,
+    seed: Seed = None,
+) -> None:
+    """Every combination of what a study file varies, on every trace that is there; resumable."""
+    began = time.perf_counter()
+    with _progress() as report:
+        cells, left_out = grid.plan(file, seeds=seeds, traces=trace or (), carbon=carbon, seed=seed)
+        outcome = grid.run(cells, left_out, out, report)
+        write_grid(out, outcome, time.perf_counter() - began)
+    screen = console()
+    show_grid(outcome, screen)
+    took = f"{len(cells)} comparisons, {time.perf_counter() - began:.1f} s; tables in {out}"
+    screen.print(f"- {took}", markup=False)
 
 
 @app.command()

@@ -111,7 +111,7 @@ def settings(study: Study) -> list[Setting]:
 
 def reference_rows(study: Study, axes: Iterable[str]) -> list[Setting]:
     """`fair_carbon` at every index of each axis: what `cheapest` chooses among."""
-    fair = _fair_carbon(study)
+    fair = study.preset("fair_carbon")
     return [row for axis in axes for row in _at_each(study, _REFERENCE, axis, fair)]
 
 
@@ -243,7 +243,7 @@ def only(outcome: stats.Outcome, rows: Sequence[int]) -> stats.Outcome:
 def _compared(study: Study, dataset: Dataset, report: Within) -> stats.Outcome:
     """The outcome of the study's policies, in order, then the hindsight plan if it is bounded."""
     rows = settings(study)
-    filters = _fair_carbon(study) if study.bounded else None
+    filters = study.preset("fair_carbon") if study.bounded else None
     params = stack(row.params for row in rows)
     outcome = replay(study, dataset, params, report, filters=filters)
     names = _fixed_by(study, rows, outcome)
@@ -264,11 +264,6 @@ def _fixed_by(study: Study, rows: list[Setting], outcome: stats.Outcome) -> dict
         name: entries(study, axis)[cheapest(rows, axis, grams, study.policies[name])]
         for name, axis in study.fixed.items()
     }
-
-
-def _fair_carbon(study: Study) -> RouterParams:
-    """Under the study's quality floor; as a setting of filters, that floor alone."""
-    return catalogue.preset("fair_carbon", quality_floor=study.config.quality_floor)
 
 
 def _size(study: Study, axis: str) -> int:

@@ -3,6 +3,7 @@
 Each section's defaults are those of the default study: an empty file is the default study.
 """
 
+import math
 import os
 import re
 from collections.abc import Collection, Sequence
@@ -35,6 +36,12 @@ def _distinct(entries: tuple[Any, ...]) -> tuple[Any, ...]:
         if name in names[:index]:
             raise fault([index], f"{name!r} once more", "each name once")
     return entries
+
+
+def _not_empty(table: dict[str, Any]) -> dict[str, Any]:
+    if not table:
+        raise fault([], "an empty table", "at least one entry")
+    return table
 
 
 def _one_per_feature(weights: tuple[float, ...]) -> tuple[float, ...]:
@@ -205,6 +212,7 @@ class StudyConfig(Section):
     baseline: Name = "fair_carbon"
     policies: Names | None = None
     quality_floor: Share = 0.6
+    quality_slack: MaybeInfinite = float("inf")
     on_overflow: Literal["unserved"] = "unserved"
     datasets: Annotated[tuple[DatasetConfig, ...], AfterValidator(_distinct)] = (
         DatasetConfig(path="builtin:sharegpt", label="sharegpt"),
@@ -219,6 +227,17 @@ class StudyConfig(Section):
         RetentionConfig(label="drop", drop_on_leave=True),
     )
     policy: dict[Name, PolicyConfig] = Field(default_factory=dict)
+    vary: dict[Name, Annotated[dict[Name, dict[Name, Any]], AfterValidator(_not_empty)]] = Field(
+        default_factory=dict
+    )
+
+    @property
+    def quality_rule(self) -> str:
+        """In words, what bounds the quality of every policy from below."""
+        rules = [f"the quality floor of {self.quality_floor:g}"] if self.quality_floor else []
+        if math.isfinite(self.quality_slack):
+            rules.append(f"a quality at most {self.quality_slack:g} below the best model's")
+        return " and ".join(rules) or "no quality floor"
 
     @model_validator(mode="after")
     def _refuse_unknown_names(self, info: ValidationInfo) -> "StudyConfig":

@@ -183,10 +183,11 @@ def lay_on_calendar(
     fits = (prefix + new + predicted)[:, None] <= context_limit
     served = fits.any(axis=1)
     short = (np.where(fits, quality, -np.inf).max(axis=1) < config.quality_floor) & served
-    notes.append(
-        f"on {short.sum() / max(served.sum(), 1):.1%} of the turns that can be served no model "
-        f"reaches the quality floor of {config.quality_floor:g}: the best serves"
-    )
+    if config.quality_floor:
+        notes.append(
+            f"on {short.sum() / max(served.sum(), 1):.1%} of the turns that can be served no model "
+            f"reaches the quality floor of {config.quality_floor:g}: the best serves"
+        )
     home = _homes(frame, hashes, lengths, config, path)
     if "home_region" not in frame:
         notes.append("home regions drawn uniformly from the fleet's")

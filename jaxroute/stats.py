@@ -118,9 +118,13 @@ def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.Dat
 
 
 def summary(
-    study: Study, dataset: Dataset, outcome: Outcome, names: Sequence[str], baseline: str
+    study: Study,
+    dataset: Dataset,
+    outcome: Outcome,
+    names: Sequence[str],
+    baseline: str,
 ) -> pd.DataFrame:
-    """The summary of P settings of any names, without bounds: savings against one of them."""
+    """The summary of P settings without bounds, of these names: savings against one of them."""
     base, carbon = list(names).index(baseline), bills(outcome.totals)
     sums = bootstrap.sums(carbon, carbon[:, base : base + 1], dataset.hashes, study.config.seed)
     half_pct = 100 * bootstrap.half_width(sums[0])

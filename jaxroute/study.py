@@ -76,6 +76,10 @@ class Study:
         """The policies that have a TTFT limit."""
         return tuple(n for n, each in self.policies.items() if not np.isinf(each.ttft_slo_s))
 
+    def preset(self, name: str) -> RouterParams:
+        """A preset under the study's quality floor and slack."""
+        return _preset(name, self.config, self.world)
+
     def with_policies(self, names: Sequence[str]) -> Self:
         """The study with these policies, and its baseline, in place of those it compares.
 
@@ -112,7 +116,14 @@ def load_study(
       InputError: naming file, row or key, what was found and what was expected.
     """
     traces = [traces] if isinstance(traces, str | Path) else traces
-    config = _override(read_config(path), traces, carbon, seed)
+    config = overridden(read_config(path), traces=traces, carbon=carbon, seed=seed)
+    study = of(config, dtype=dtype)
+    own = {} if path is None else {str(path): sha256(path)}
+    return dataclasses.replace(study, inputs={**study.inputs, **own})
+
+
+def of(config: StudyConfig, *, dtype: DTypeLike = np.float32) -> Study:
+    """Reads everything that a study file, as read, names: `load_study` of its contents."""
     names = config.fleet
     table = fleet_table(names.models, names.gpus, names.regions)
     deployments = tuple(table["model"] + "|" + table["gpu"] + "|" + table["region"])
@@ -152,17 +163,18 @@ def load_study(
         notes=(f"intensity: {hours.note}",),
         inputs={each.path: each.sha256 for each in datasets}
         | {config.intensity.path: sha256(config.intensity.path)}
-        | {name: sha256(package_file(name)) for name in BUNDLED}
-        | ({} if path is None else {str(path): sha256(path)}),
+        | {name: sha256(package_file(name)) for name in BUNDLED},
     )
 
 
-def _override(
+def overridden(
     config: StudyConfig,
-    traces: Sequence[str | Path],
-    carbon: str | Path | None,
-    seed: int | None,
+    *,
+    traces: Sequence[str | Path] = (),
+    carbon: str | Path | None = None,
+    seed: int | None = None,
 ) -> StudyConfig:
+    """A study file with its traces, intensity or seed replaced, as `load_study` takes them."""
     values = config.model_dump(exclude_unset=True)
     if traces:
         values["datasets"] = [{"path": str(each)} for each in traces]
@@ -212,11 +224,18 @@ def _policies(config: StudyConfig, world: World) -> tuple[dict[str, RouterParams
     for name in wanted:
         own = config.policy.get(name)
         base = own.preset if own else name
-        params = catalogue.preset(base, world.fleet, quality_floor=config.quality_floor)
+        params = _preset(base, config, world)
         named[name] = _changed(params, own, config) if own else params
         if base in catalogue.FIXED:
             fixed[name] = catalogue.FIXED[base]
     return named, fixed
+
+
+def _preset(name: str, config: StudyConfig, world: World) -> RouterParams:
+    params = catalogue.preset(name, world.fleet, quality_floor=config.quality_floor)
+    if name in catalogue.UNFLOORED:
+        return params
+    return params.replace(quality_slack=config.quality_slack)
 
 
 def _changed(params: RouterParams, own: PolicyConfig, config: StudyConfig) -> RouterParams:

@@ -97,8 +97,8 @@ def ablation_notes(study: Study, ablation: Ablation) -> Iterator[str]:
         f"are worth to {ROUTER} is no part of its saving over it"
     )
     yield (
-        "model choice buys quality: one model has what it has, whatever the quality floor of "
-        f"{study.config.quality_floor:g}; a component that changes quality saves not like for like"
+        "model choice buys quality: one model has what it has, whatever the rule is for the others "
+        f"({study.config.quality_rule}); a component that changes quality saves not like for like"
     )
     yield from notes_of(study, ablation.summary, ablation.fixed)
     yield RECONSTRUCTION

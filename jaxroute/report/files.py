@@ -1,4 +1,4 @@
-"""Comparisons and ablations as files."""
+"""Comparisons, ablations and grids as files."""
 
 import json
 import platform
@@ -13,8 +13,10 @@ import pandas as pd
 
 from jaxroute.ablation import Ablation
 from jaxroute.comparison import Comparison
+from jaxroute.grid import Grid
 from jaxroute.report.ablation import ablation_notes
 from jaxroute.report.matched import matched_notes
+from jaxroute.report.parts import write_whole
 from jaxroute.report.tables import notes
 from jaxroute.report.target import RECORD
 from jaxroute.study import Study
@@ -23,6 +25,9 @@ TABLES = ("summary", "by_length", "shares")
 
 FILES = (*(f"{name}.csv" for name in (*TABLES, "matched")), "sessions.parquet", RECORD)
 """What a comparison may consist of; `matched.csv` only where something was to be matched."""
+
+GRID_FILES = (*(f"{name}.csv" for name in TABLES), RECORD)
+"""What a grid leaves beside its plan and parts."""
 
 ABLATION_FILES = ("ablation.csv", "summary.csv", RECORD)
 """What an ablation consists of."""
@@ -68,6 +73,38 @@ def run_record(
     study: Study, outcome: Comparison | Ablation, notes: Iterable[str], wall_s: float
 ) -> dict[str, Any]:
     """How a result was obtained: enough to obtain it again."""
+    return {
+        **made_with(),
+        "seed": study.config.seed,
+        "study": json.loads(study.config.model_dump_json(exclude_none=True)),
+        "fixed": outcome.fixed,
+        "inputs_sha256": dict(study.inputs),
+        "notes": list(notes),
+        "wall_s": round(wall_s, 3),
+        "compile_s": round(outcome.compile_s, 3),
+        "replay_s": round(outcome.replay_s, 3),
+    }
+
+
+def write_grid(directory: Path, grid: Grid, wall_s: float) -> None:
+    """Writes `GRID_FILES` beside the parts of a grid, the record last."""
+    for name in TABLES:
+        table = getattr(grid, name).to_csv(index=False, float_format="%.9g")
+        write_whole(directory / f"{name}.csv", table)
+    record = {
+        **made_with(),
+        "cells": [
+            {**cell.labels, "dataset": cell.dataset, "notes": notes}
+            for cell, notes in zip(grid.cells, grid.notes, strict=True)
+        ],
+        "left_out": list(grid.left_out),
+        "wall_s": round(wall_s, 3),
+    }
+    write_whole(directory / RECORD, f"{json.dumps(record, indent=2, allow_nan=False)}\n")
+
+
+def made_with() -> dict[str, Any]:
+    """Versions and device of this run."""
     from jaxroute import RESULTS_VERSION
 
     device = jax.devices()[0]
@@ -80,14 +117,6 @@ def run_record(
             "kind": device.device_kind,
             "count": jax.device_count(),
         },
-        "seed": study.config.seed,
-        "study": json.loads(study.config.model_dump_json(exclude_none=True)),
-        "fixed": outcome.fixed,
-        "inputs_sha256": dict(study.inputs),
-        "notes": list(notes),
-        "wall_s": round(wall_s, 3),
-        "compile_s": round(outcome.compile_s, 3),
-        "replay_s": round(outcome.replay_s, 3),
     }
 
 

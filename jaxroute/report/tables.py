@@ -149,8 +149,7 @@ def _captured(row: dict[str, Any], what: str) -> str:
 def _saving(row: dict[str, Any]) -> str:
     if row["is_baseline"]:
         return "baseline "
-    figure = with_interval(row, "saving")
-    return f"{figure}{'*' if row['worse'] else ' '}" if figure else ""
+    return f"{with_interval(row, 'saving')}{'*' if row['worse'] else ' '}"
 
 
 def with_interval(row: Mapping[str, Any], name: str) -> str:
@@ -158,8 +157,8 @@ def with_interval(row: Mapping[str, Any], name: str) -> str:
     figure, low, high = (row[f"{name}{end}_pct"] for end in ("", "_lo", "_hi"))
     if pd.isna(figure):
         return ""
-    ends = "(too few sessions)" if pd.isna(low) else f"({_points(low)}, {_points(high)})"
-    return f"{_points(figure)} {ends}"
+    ends = "too few sessions" if pd.isna(low) else f"{_points(low)}, {_points(high)}"
+    return f"{_points(figure)} ({ends})"
 
 
 def notes(study: Study, comparison: Comparison) -> Iterator[str]:
@@ -225,7 +224,7 @@ def _bounds(study: Study) -> Iterator[str]:
         return
     exact = [name for name, each in study.retentions.items() if _drops_only(each)]
     kept = [name for name in study.retentions if name not in exact]
-    floor = f"under the quality floor of {study.config.quality_floor:g}"
+    floor = f"under {study.config.quality_rule}"
     yield (
         f"{PLAN_ROW}: knows every turn beforehand, {floor}; "
         + "; ".join(
