@@ -14,24 +14,19 @@ from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
 from jaxroute.study import Study
 
-ROUTER, BASELINE, BLIND_START = "carbon_router", "fair_carbon", "blind at one deployment"
+ROUTER, BASELINE = "carbon_router", "fair_carbon"
+
+START, REST, TOTAL = "blind at one deployment", "rest", ROUTER
+"""Rows beside the parts: where the order starts, what the parts alone leave, the whole."""
 
 STEPS = (
-    ("region choice", "router in one region", BLIND_START, "blind with one model and GPU type"),
-    (
-        "GPU choice",
-        "router on one GPU type",
-        "blind with one model and GPU type",
-        "blind with one model",
-    ),
-    ("model choice", "router with one model", "blind with one model", BASELINE),
+    ("region choice", "router in one region", START, "blind in any region"),
+    ("GPU choice", "router on one GPU type", "blind in any region", "blind on any GPU there"),
+    ("model choice", "router with one model", "blind on any GPU there", BASELINE),
     ("cache-aware cost", "blind router", BASELINE, "router without gate"),
     ("gate", "router without gate", "router without gate", ROUTER),
 )
 """Of each part: its name, the router without it, and the settings before and after adding it."""
-
-START, REST, TOTAL = "one deployment, blind", "rest", "carbon_router"
-"""Rows beside the parts: where the order starts, what the parts alone leave, the whole."""
 
 OFF_ALONE, IN_ORDER = "off_alone", "in_order"
 """The two ways to split the saving."""
@@ -138,9 +133,9 @@ def variants(study: Study, fixed: Mapping[str, int]) -> dict[str, RouterParams]:
         ),
         "router without gate": router.replace(gate_strength=0.0),
         BASELINE: fair,
-        BLIND_START: fix(fair, *AXES),
-        "blind with one model and GPU type": fix(fair, "model", "gpu"),
-        "blind with one model": fix(fair, "model"),
+        START: fix(fair, *AXES),
+        "blind in any region": fix(fair, "model", "gpu"),
+        "blind on any GPU there": fix(fair, "model"),
     }
 
 
@@ -184,7 +179,7 @@ def _table(
     compared = {(OFF_ALONE, name): (without, ROUTER) for name, without, _, _ in STEPS}
     compared |= {
         (OFF_ALONE, TOTAL): (BASELINE, ROUTER),
-        (IN_ORDER, START): (BASELINE, BLIND_START),
+        (IN_ORDER, START): (BASELINE, START),
         **{(IN_ORDER, name): (before, after) for name, _, before, after in STEPS},
         (IN_ORDER, TOTAL): (BASELINE, ROUTER),
     }

@@ -110,9 +110,10 @@ def _at_work(out: Path | None, names: Collection[str]) -> Iterator[tuple[Path | 
         yield directory, report
 
 
-def _tell(screen: Console, wall_s: float, compile_s: float, out: Path | None) -> None:
-    took = f"{wall_s:.1f} s, of which {compile_s:.1f} s compiling"
-    screen.print(f"- {took}" + (f"; tables in {out}" if out else ""), markup=False)
+def _tell(screen: Console, wall_s: float, compile_s: float | None, out: Path | None) -> None:
+    compiling = "" if compile_s is None else f", of which {compile_s:.1f} s compiling"
+    tables = f"; tables in {out}" if out else ""
+    screen.print(f"- {wall_s:.1f} s{compiling}{tables}", markup=False)
 
 
 @app.command()
@@ -138,9 +139,11 @@ def compare(
             write(directory, loaded, outcome, time.perf_counter() - began, matched)
     screen = console()
     show(loaded, outcome, screen)
+    compile_s: float | None = outcome.compile_s
     if matched is not None:
         show_matched(loaded, matched, screen)
-    _tell(screen, time.perf_counter() - began, outcome.compile_s, out)
+        compile_s = None  # of the comparison alone
+    _tell(screen, time.perf_counter() - began, compile_s, out)
 
 
 @app.command()

@@ -91,7 +91,7 @@ def test_the_order_goes_from_one_deployment_to_the_router(study, found):
         for axis in ablation.AXES
     }
     settings = ablation.variants(study, indices)
-    start = jr.evaluate(settings["blind at one deployment"], study.sessions, study.world)
+    start = jr.evaluate(settings[ablation.START], study.sessions, study.world)
     assert float(start.moves.sum() + start.mask_fallbacks.sum()) == 0
     in_order = found.table.query("way == 'in_order' and retention == 'keep'")
     steps = in_order[in_order["component"].isin(PARTS)]

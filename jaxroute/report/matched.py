@@ -10,19 +10,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from jaxroute.matching import MEAN, TOLERANCE, On
-from jaxroute.report.tables import WORSE, grid, put, put_notes, titled, with_interval
+from jaxroute.report import tables
+from jaxroute.report.tables import WORSE, grid, marked, put, put_notes, titled, with_interval
 from jaxroute.study import Study
 
 COLUMNS = {
     "saving % (95 % interval)": lambda row: _saving(row),
-    "quality": lambda row: f"{row['mean_quality']:.3f}",
-    "TTFT s": lambda row: f"{row['mean_ttft_s']:.3f}",
-    "carbon g": lambda row: f"{row['carbon_g']:,.1f}",
-    "E2E s": lambda row: f"{row['mean_e2e_s']:.2f}",
+    **{name: tables.COLUMNS[name] for name in ("quality", "TTFT s", "carbon g", "E2E s")},
     "at": lambda row: _knobs(row),
 }
 
-CHOICES = [list(COLUMNS), list(COLUMNS)[:3]]
+CHOICES = [list(COLUMNS), list(COLUMNS)[:-1], list(COLUMNS)[:3]]
 """Of columns: all, or those that a narrow terminal has room for."""
 
 
@@ -37,14 +35,8 @@ def show_matched(study: Study, matched: pd.DataFrame, out: Console) -> None:
 
 def _table(baseline: str, rows: pd.DataFrame, title: str, columns: list[str]) -> Table:
     table = grid(title, "policy", columns)
-    records = rows.to_dict("records")
-    floor = next(r["mean_quality"] for r in records if r["policy"] == baseline) - WORSE
-    for row in records:
-        told = row | {
-            "is_baseline": row["policy"] == baseline,
-            "lower": row["mean_quality"] < floor,
-        }
-        table.add_row(escape(row["policy"]), *(COLUMNS[name](told) for name in columns))
+    for row in marked(rows.to_dict("records"), baseline):
+        table.add_row(escape(row["policy"]), *(COLUMNS[name](row) for name in columns))
     return table
 
 
@@ -53,9 +45,8 @@ def _saving(row: dict[str, Any]) -> str:
         return "baseline  "
     if row["status"] == "worse":
         return "cannot be matched  "
-    figure = with_interval(row, "saving")
     mark = "+" if row["status"] == "better" else " "
-    return f"{figure}{mark}{'*' if row['lower'] else ' '}"
+    return f"{with_interval(row, 'saving')}{mark}{'*' if row['worse'] else ' '}"
 
 
 def _knobs(row: dict[str, Any]) -> str:
@@ -81,14 +72,14 @@ def matched_notes(study: Study, matched: pd.DataFrame) -> Iterator[str]:
         f"at equal {name}: each policy's mean {name} within {TOLERANCE[on]:g}{unit} of {base}'s "
         f"under the same retention, by turning {turned}; a policy so near already is as it is"
     )
-    for status, says in (
-        ("worse", f"cannot be matched: at no setting tried is the mean {name} as good as {base}'s"),
-        ("better", f"+: cannot be matched: at every setting tried the mean {name} is better"),
-    ):
+    for status, mark in (("worse", ""), ("better", "+: ")):
         rows = matched[(matched["status"] == status) & matched[f"mean_{MEAN[on]}"].notna()]
         which = dict.fromkeys(rows["policy"])
         if which:
-            yield f"{says}; the nearest is shown ({', '.join(which)})"
+            yield (
+                f"{mark}cannot be matched: no setting tried comes so near; shown is the nearest, "
+                f"whose mean {name} is {status} ({', '.join(which)})"
+            )
     if on == "ttft":
         yield f"*: mean quality more than {WORSE:g} below {base}'s, so no like-for-like saving"
     yield f"the interval at equal {name} is at the setting found, without the search's own error"

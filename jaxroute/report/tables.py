@@ -77,8 +77,8 @@ def show(study: Study, comparison: Comparison, out: Console) -> None:
     every = len(COLUMNS) - (0 if study.bounded else CAPTURED)
     choices = [list(COLUMNS)[:count] for count in (every, len(COLUMNS) - CAPTURED, NARROW)]
     for title, rows in titled(study, comparison.summary):
-        marked = list(_marked(rows.to_dict("records"), study.config.baseline))
-        put(out, functools.partial(_table, marked), title, choices)
+        told = list(marked(rows.to_dict("records"), study.config.baseline))
+        put(out, functools.partial(_table, told), title, choices)
     put_notes(out, notes(study, comparison))
 
 
@@ -130,7 +130,7 @@ def _table(rows: list[dict[str, Any]], title: str, columns: list[str]) -> Table:
     return table
 
 
-def _marked(rows: list[dict[Any, Any]], baseline: str) -> Iterator[dict[str, Any]]:
+def marked(rows: list[dict[Any, Any]], baseline: str) -> Iterator[dict[str, Any]]:
     """The rows, told which is the baseline and which reach less quality than it."""
     floor = next(row["mean_quality"] for row in rows if row["policy"] == baseline) - WORSE
     for row in rows:
