@@ -65,6 +65,8 @@ def site_at(world: World, turn: Turn) -> Site:
     return Site(
         fleet=world.fleet,
         pue=world.pue[region],
+        water_l_per_kwh=footprint.water_l_per_kwh(world)[region],
+        price_usd_per_kwh=world.price_usd_per_kwh[region],
         kappa_g_per_kwh=(world.pue * now)[region],
         log_intensity_change=jnp.log(ratio)[region],
         rtt_s=world.rtt_s[turn.home][region],

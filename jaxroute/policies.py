@@ -98,6 +98,7 @@ class Site(NamedTuple):
     Attributes:
       fleet: coefficients.
       pue: of the region.
+      water_l_per_kwh, price_usd_per_kwh: of a kWh at its meter.
       kappa_g_per_kwh: PUE x intensity of this hour.
       log_intensity_change: log of the next hour's intensity over this one's.
       rtt_s, wait_s: of the session's home, and before prefill.
@@ -107,6 +108,8 @@ class Site(NamedTuple):
 
     fleet: Fleet
     pue: Array
+    water_l_per_kwh: Array
+    price_usd_per_kwh: Array
     kappa_g_per_kwh: Array
     log_intensity_change: Array
     rtt_s: Array

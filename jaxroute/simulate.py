@@ -29,6 +29,8 @@ class Totals:
       carbon_rebuild_g: the *part* of the three above spent on tokens that would have been cached
         had every earlier turn been served at the same deployment.
       energy_kwh: GPU and host, times PUE.
+      water_l: used on site, and in generation where the world knows its mix.
+      cost_usd: of the energy; NaN if a turn was served where no price is known.
       ttft_s, e2e_s, quality: sums; divide by `turns` for means.
       moves, returns: served elsewhere than the last turn; of these, back where it was before.
       rebuilt_tokens: tokens prefilled that `carbon_rebuild_g` counts.
@@ -42,6 +44,8 @@ class Totals:
     carbon_decode_g: Array
     carbon_embodied_g: Array
     energy_kwh: Array
+    water_l: Array
+    cost_usd: Array
     ttft_s: Array
     e2e_s: Array
     quality: Array
@@ -167,6 +171,8 @@ def admit(
     deployments, regions = world.fleet.model.shape[0], world.pue.shape[0]
     chex.assert_equal_shape(fleet)
     chex.assert_rank(fleet, 1)
+    by_region = [world.wue_l_per_kwh, world.ewif_l_per_kwh, world.price_usd_per_kwh]
+    chex.assert_shape([world.pue, *by_region], (regions,))
     chex.assert_shape([world.intensity_g_per_kwh, world.rtt_s], (None, regions))
     flat = [leaf for leaf in jax.tree.leaves(turns) if leaf.ndim < 3]
     chex.assert_rank(flat, 2)
