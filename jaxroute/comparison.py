@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pandas as pd
 
-from jaxroute import bounds, catalogue, simulate, stats
+from jaxroute import bounds, catalogue, latency, simulate, stats
 from jaxroute.dataset import Dataset
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
@@ -145,6 +145,7 @@ def _replay(study: Study, dataset: Dataset, report: Callable[[str, int], None]) 
     shape = (len(study.retentions), plan + 1, len(dataset.lengths))
     totals = {name: np.zeros(shape, np.float32) for name in simulate.FIELDS}
     bound_g = np.zeros(shape[-1])
+    counts = {name: np.zeros((*shape[:2], latency.BINS)) for name in latency.FIELDS}
     turns = np.zeros((*shape[:2], deployments), np.int64)
     carbon_g = np.zeros((*shape[:2], deployments))
     compiled, compile_s, replay_s = None, 0.0, 0.0
@@ -153,15 +154,17 @@ def _replay(study: Study, dataset: Dataset, report: Callable[[str, int], None]) 
         arguments = params, filters, sessions, study.world, retentions
         if compiled is None:
             report("compile", 0)
-            compiled = bounds.evaluate_grid.lower(*arguments).compile()
+            compiled = bounds.evaluate_grid.lower(*arguments, latency=True).compile()
             compile_s = time.perf_counter() - began
             report("replay", 0)
             began = time.perf_counter()
-        sums, trace, least_g = jax.block_until_ready(compiled(*arguments))
+        sums, trace, times, least_g = jax.block_until_ready(compiled(*arguments))
         replay_s += time.perf_counter() - began
         bound_g[part] = np.asarray(least_g)[: part.stop - part.start]
         for name, values in totals.items():
             values[..., part] = np.asarray(getattr(sums, name))[..., : part.stop - part.start]
+        for name, histogram in counts.items():
+            histogram += np.asarray(getattr(times, name))
         counted = stats.by_deployment(
             np.asarray(trace.decision), np.asarray(trace.carbon_g), deployments
         )
@@ -184,6 +187,7 @@ def _replay(study: Study, dataset: Dataset, report: Callable[[str, int], None]) 
         kept.append(plan)
     return stats.Outcome(
         totals={name: values[:, kept] for name, values in totals.items()},
+        latency={name: histogram[:, kept] for name, histogram in counts.items()},
         deployment_turns=turns[:, kept],
         deployment_carbon_g=carbon_g[:, kept],
         bound_carbon_g=bound_g if study.bounded else None,

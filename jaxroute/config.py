@@ -19,7 +19,8 @@ from jaxroute.load.toml import Section, fault, read_toml
 
 __all__ = [
     "BeliefConfig", "DatasetConfig", "FleetConfig", "IntensityConfig", "PolicyConfig",
-    "QualityConfig", "RetentionConfig", "StudyConfig", "SyntheticTimes", "read_config",
+    "QualityConfig", "RetentionConfig", "SloConfig", "StudyConfig", "SyntheticTimes",
+    "WaterConfig", "read_config",
 ]  # fmt: skip
 
 FLEET_LISTS = ("models", "gpus", "regions")
@@ -153,6 +154,19 @@ class BeliefConfig(Section):
     predicted_output_tokens: AtLeastZero = 256.0
 
 
+class WaterConfig(Section):
+    """What generates the regions' electricity; without it the water of that is left out."""
+
+    mix: Source | None = None
+
+
+class SloConfig(Section):
+    """Times that a turn should not exceed: violations are counted, no policy is told."""
+
+    ttft_s: MaybeInfinite = float("inf")
+    e2e_s: MaybeInfinite = float("inf")
+
+
 class RetentionConfig(Section):
     """How long deployments keep caches; by default for ever."""
 
@@ -205,7 +219,7 @@ class StudyConfig(Section):
     baseline: Name = "fair_carbon"
     policies: Names | None = None
     quality_floor: Share = 0.6
-    on_overflow: Literal["unserved"] = "unserved"
+    on_overflow: Literal["unserved", "truncate"] = "unserved"
     datasets: Annotated[tuple[DatasetConfig, ...], AfterValidator(_distinct)] = (
         DatasetConfig(path="builtin:sharegpt", label="sharegpt"),
     )
@@ -213,6 +227,8 @@ class StudyConfig(Section):
     intensity: IntensityConfig = IntensityConfig()
     quality: QualityConfig = QualityConfig()
     belief: BeliefConfig = BeliefConfig()
+    water: WaterConfig = WaterConfig()
+    slo: SloConfig = SloConfig()
     retention: Annotated[tuple[RetentionConfig, ...], AfterValidator(_distinct)] = (
         RetentionConfig(label="keep"),
         RetentionConfig(label="ttl_300s", ttl_s=300.0),

@@ -15,6 +15,7 @@ from jaxroute.load.files import sha256
 from jaxroute.load.fleet import client_regions
 from jaxroute.load.messages import input_error, known_names, shown
 from jaxroute.load.traces import QUALITY, read_trace
+from jaxroute.overflow import truncate
 from jaxroute.quality import ar1, bundled_irt, predict
 from jaxroute.sessions import Sessions
 from jaxroute.timeline import Span, Timeline
@@ -36,6 +37,7 @@ class Dataset:
       session_ids, hashes, lengths: `[S]`, with the turns of each session.
       columns: of the N turns, as `jaxroute.sessions.pack` takes them, but for the noise.
       synthetic_times: whether the gaps between turns were drawn.
+      truncated: turns whose prompt was cut.
       notes: what was drawn or assumed, in words, for every output.
       seed, deployments: what the noise is keyed by.
       dtype: of the packed floats.
@@ -49,6 +51,7 @@ class Dataset:
     lengths: NDArray[np.int64]
     columns: Mapping[str, NDArray]
     synthetic_times: bool
+    truncated: int
     notes: tuple[str, ...]
     seed: int
     deployments: tuple[str, ...]
@@ -166,6 +169,19 @@ def lay_on_calendar(
     prefix = context - np.repeat(context[first] - (new + output)[first], lengths) - new - output
     if "prefix_tokens" in frame:
         prefix = frame["prefix_tokens"].to_numpy(np.int64)
+    notes = list(raw.timeline.rules)
+    predicted = np.full(len(frame), config.belief.predicted_output_tokens)
+    if "predicted_output_tokens" in frame:
+        predicted = frame["predicted_output_tokens"].to_numpy(np.float64)
+        notes.append("predicted output tokens of the trace")
+    truncated = 0
+    if config.on_overflow == "truncate":
+        prefix, new, cut = truncate(prefix, new, predicted, first, context_limit.max())
+        truncated = int(cut.sum())
+        notes.append(
+            f"{truncated:,} turns cut to the longest context, oldest tokens first: their quality "
+            "is not modelled (predicted as if whole)"
+        )
     longest = (prefix + new + output).max(initial=0)
     if longest >= MAX_CONTEXT_TOKENS:
         at = int(np.argmax(prefix + new + output))
@@ -173,11 +189,6 @@ def lay_on_calendar(
         limit = f"fewer than {MAX_CONTEXT_TOKENS:,}"
         raise input_error(path, f"session {ids[at]} turn {turn[at]}", found, limit)
 
-    notes = list(raw.timeline.rules)
-    predicted = np.full(len(frame), config.belief.predicted_output_tokens)
-    if "predicted_output_tokens" in frame:
-        predicted = frame["predicted_output_tokens"].to_numpy(np.float64)
-        notes.append("predicted output tokens of the trace")
     quality, source = _quality(frame, each, turn, config)
     notes.append(source)
     fits = (prefix + new + predicted)[:, None] <= context_limit
@@ -209,6 +220,7 @@ def lay_on_calendar(
             "quality": quality,
         },
         synthetic_times=bool(frame["arrival_s"].isna().any()),
+        truncated=truncated,
         notes=tuple(notes),
         seed=config.seed,
         deployments=deployments,

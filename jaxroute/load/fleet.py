@@ -4,7 +4,8 @@ Sources (each table has its own `source` columns, and `jaxroute/data/README.md` 
 `models.csv`, parameters and context limits of the model cards; `gpus.csv`, embodied carbon of GPU
 and host over a lifetime of five years; `profiles.csv`, energy and time of serving, decode measured
 (ML.ENERGY v3) or fitted to that, prefill from a roofline; `pue.csv`, PUE and WUE as the providers
-report them; `electricity_price.csv`, means of wholesale prices; `rtt_ms.csv`, round trips between cloud regions, measured or fitted to distance.
+report them; `electricity_price.csv`, means of wholesale prices; `rtt_ms.csv`, round trips between
+cloud regions, measured or fitted to distance.
 """
 
 import functools
@@ -150,7 +151,7 @@ def price_of(region: str) -> tuple[float, int]:
     rows = table[table["region"] == region]
     if rows.empty:
         return float("nan"), 0
-    newest = rows.loc[rows["year"].idxmax()]
+    newest = rows.sort_values("year").iloc[-1]
     return float(newest["mean_usd_per_mwh"]) / 1e3, int(newest["year"])
 
 

@@ -43,15 +43,17 @@ COLUMNS = {
     "moves": lambda row: _number(row["moves"], ","),
     "returns": lambda row: _number(row["returns"], ","),
     "rebuilt ktok": lambda row: _number(row["rebuilt_tokens"], ",.1f", unit=1e3),
+    "water L": lambda row: _number(row["water_l"], ",.2f"),
+    "cost USD": lambda row: _number(row["cost_usd"], ",.3f"),
     "of plan %": lambda row: _captured(row, "plan"),
     "of bound %": lambda row: _captured(row, "bound"),
 }
 
-CAPTURED = 2
-"""The last columns, left out where there is no bound."""
+CAPTURED = ("of plan %", "of bound %")
+"""Left out where there is no bound."""
 
-NARROW = 3
-"""Columns shown where the terminal has no room for more."""
+LESS = (("water L", "cost USD"), CAPTURED, tuple(COLUMNS)[3:])
+"""Columns left out, one after another, where the terminal has no room for them."""
 
 WORSE = 0.01
 """Of mean quality below the baseline's: a saving beyond it is marked."""
@@ -79,12 +81,14 @@ def show(study: Study, comparison: Comparison, out: Console) -> None:
         ["dataset", "retention"], sort=False
     ):
         times = " (synthetic times)" if dataset in synthetic else ""
-        title = f"{dataset}{times}, caches: {retention}"
+        unserved = f"{rows['unserved_pct'].fillna(0).max():.2f} % unserved"
+        title = f"{dataset}{times}, caches: {retention}, {unserved}"
         marked = list(_marked(rows.to_dict("records"), study.config.baseline))
-        every = len(COLUMNS) - (0 if study.bounded else CAPTURED)
-        for count in (every, len(COLUMNS) - CAPTURED, NARROW):
-            more = "" if count == every else " (more in a wider terminal)"
-            table = _table(f"{title}{more}", marked, list(COLUMNS)[:count])
+        every = [name for name in COLUMNS if study.bounded or name not in CAPTURED]
+        for n in range(len(LESS) + 1):
+            columns = [name for name in every if name not in sum(LESS[:n], ())]
+            more = "" if columns == every else " (more in a wider terminal)"
+            table = _table(f"{title}{more}", marked, columns)
             if out.measure(table, options=roomy).maximum <= out.width:
                 break
         out.print(table)

@@ -57,6 +57,7 @@ LINES: dict[str, Callable[[Row], str]] = {
     "= prefill + decode + embodied": _parts,
     "of which rebuild": lambda row: mg(row["carbon_rebuild_g"]),
     "energy Wh": lambda row: f"{1e3 * row['energy_kwh']:.4f}",
+    "water mL, cost mUSD": lambda row: f"{1e3 * row['water_l']:.4f}, {1e3 * row['cost_usd']:.4f}",
     "TTFT s, E2E s": lambda row: f"{row['ttft_s']:.3f}, {row['e2e_s']:.2f}",
     "quality": lambda row: f"{row['quality']:.3f}",
     "move, return": lambda row: f"{row['moves']:.0f}, {row['returns']:.0f}",
