@@ -10,6 +10,7 @@ from jaxroute.catalogue import preset, presets
 from jaxroute.comparison import compare
 from jaxroute.errors import InputError
 from jaxroute.explanation import Explanation, explain
+from jaxroute.latency import Latency
 from jaxroute.numerics import stack
 from jaxroute.policies import Observation, Policy, RouterParams, router, ski_rental
 from jaxroute.sensitivity import sensitivity
@@ -28,6 +29,7 @@ __all__ = [
     "Explanation",
     "Fleet",
     "InputError",
+    "Latency",
     "Observation",
     "Plan",
     "Policy",

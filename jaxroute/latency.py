@@ -31,7 +31,7 @@ BINS = INNER + 2
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Served turns by how long they took, `[BINS]` each, floats.
+    """Served turns by how long they took, `[BINS]` each: floats, in float32 exact up to 2**24.
 
     Attributes:
       ttft: by the time to the first token.

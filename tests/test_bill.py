@@ -1,6 +1,7 @@
 """Water, money, limits and cut prompts, from a study file to its tables."""
 
 import io
+import re
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from jaxroute import comparison
 from jaxroute.load import fleet
 from jaxroute.load.mix import read_mix
 from jaxroute.overflow import truncate
-from jaxroute.report import tables
+from jaxroute.report import tables, turns
 
 TRACE = """session_id,turn,arrival_s,input_tokens,output_tokens,prefix_tokens
 a,0,0,1000,100,0
@@ -96,7 +97,10 @@ def test_there_is_no_cost_where_no_price_is_known(study, outcome, rows):
     assert any("none known of SE: blank if served there" in note for note in study.notes)
     out = Console(file=io.StringIO(), width=200)
     tables.show(study, outcome, out)
-    assert "nan" not in out.file.getvalue()
+    turns.show(jr.explain(study, "a", policies=["north", "west"]), out)
+    printed = out.file.getvalue()
+    assert "nan" not in printed
+    assert re.search(r"water mL, cost 1e-6 USD +\d+\.\d+, - +\d+\.\d+, \d+\.\d+ ", printed)
 
 
 def test_an_unknown_price_stays_with_its_sessions_and_out_of_the_gradients():
