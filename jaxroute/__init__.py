@@ -11,6 +11,7 @@ from jaxroute.catalogue import preset, presets
 from jaxroute.comparison import compare
 from jaxroute.errors import InputError
 from jaxroute.explanation import Explanation, explain
+from jaxroute.latency import Latency
 from jaxroute.matching import match
 from jaxroute.numerics import stack
 from jaxroute.policies import Observation, Policy, RouterParams, router, ski_rental
@@ -30,6 +31,7 @@ __all__ = [
     "Explanation",
     "Fleet",
     "InputError",
+    "Latency",
     "Observation",
     "Plan",
     "Policy",

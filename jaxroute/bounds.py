@@ -6,7 +6,8 @@ caches and is no part of either.
 """
 
 import dataclasses
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,6 @@ from jaxroute.numerics import first_min
 from jaxroute.observe import settled, site_at
 from jaxroute.policies import RouterParams, Site
 from jaxroute.sessions import Sessions, Turn
-from jaxroute.simulate import Totals, Trace
 from jaxroute.world import Array, Retention, World
 
 FILTERS = (
@@ -192,34 +192,36 @@ def planned(
     return follower, dataclasses.replace(sessions, turns=turns)
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnames="latency")
 def evaluate_grid(
     params: RouterParams,
     filters: RouterParams,
     sessions: Sessions,
     world: World,
     retentions: Retention,
-) -> tuple[Totals, Trace, jax.Array]:
+    *,
+    latency: bool = False,
+) -> tuple[Any, ...]:
     """As `simulate.evaluate_grid`, with the hindsight plan as the last setting, and the bound.
 
     Args:
       params: P settings, `[P, ...]` leaves.
       filters: the setting whose `FILTERS` plan and bound keep to.
-      sessions, world, retentions: as there.
+      sessions, world, retentions, latency: as there.
 
     Returns:
-      Totals with `[N, P + 1, S]` leaves, a trace with `[N, P + 1, R, T]` leaves, and
-      `free_context_bound`, `[S]` g.
+      Totals with `[N, P + 1, S]` leaves, a trace with `[N, P + 1, R, T]` leaves, with `latency` a
+      `Latency` with `[N, P + 1, BINS]` leaves, and `free_context_bound`, `[S]` g.
     """
     plan = hindsight_plan(filters, sessions, world)
     follower, following = planned(filters, sessions, plan.decision)
     alone = jax.tree.map(lambda x: jnp.asarray(x)[None], follower)
     replays = (
-        simulate.evaluate_grid(params, sessions, world, retentions),
-        simulate.evaluate_grid(alone, following, world, retentions),
+        simulate.evaluate_grid(params, sessions, world, retentions, latency=latency),
+        simulate.evaluate_grid(alone, following, world, retentions, latency=latency),
     )
-    totals, trace = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *replays)
-    return totals, trace, free_context_bound(filters, sessions, world)
+    joined = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *replays)
+    return *joined, free_context_bound(filters, sessions, world)
 
 
 def _options(

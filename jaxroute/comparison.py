@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pandas as pd
 
-from jaxroute import bounds, catalogue, simulate, stats
+from jaxroute import bounds, catalogue, latency, simulate, stats
 from jaxroute.dataset import Dataset
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
@@ -194,6 +194,7 @@ def replay(
     shape = (len(study.retentions), len(params.carbon_weight) + bounded, len(dataset.lengths))
     totals = {name: np.zeros(shape, np.float32) for name in simulate.FIELDS}
     bound_g = np.zeros(shape[-1])
+    counts = {name: np.zeros((*shape[:2], latency.BINS)) for name in latency.FIELDS}
     turns = np.zeros((*shape[:2], deployments), np.int64)
     carbon_g = np.zeros((*shape[:2], deployments))
     compiled, compile_s, replay_s = None, 0.0, 0.0
@@ -202,15 +203,17 @@ def replay(
         arguments = *given, sessions, study.world, retentions
         if compiled is None:
             report("compile", 0)
-            compiled = program.lower(*arguments).compile()
+            compiled = program.lower(*arguments, latency=True).compile()
             compile_s = time.perf_counter() - began
             report("replay", 0)
             began = time.perf_counter()
-        sums, trace, *least_g = jax.block_until_ready(compiled(*arguments))
+        sums, trace, times, *least_g = jax.block_until_ready(compiled(*arguments))
         replay_s += time.perf_counter() - began
         count = part.stop - part.start
         for name, values in totals.items():
             values[..., part] = np.asarray(getattr(sums, name))[..., :count]
+        for name, histogram in counts.items():
+            histogram += np.asarray(getattr(times, name))
         for each in least_g:
             bound_g[part] = np.asarray(each)[:count]
         counted = stats.by_deployment(
@@ -221,6 +224,7 @@ def replay(
         carbon_g += counted[1]
     return stats.Outcome(
         totals=totals,
+        latency=counts,
         deployment_turns=turns,
         deployment_carbon_g=carbon_g,
         bound_carbon_g=bound_g if bounded else None,
@@ -235,6 +239,7 @@ def only(outcome: stats.Outcome, rows: Sequence[int]) -> stats.Outcome:
     return dataclasses.replace(
         outcome,
         totals={name: values[:, rows] for name, values in outcome.totals.items()},
+        latency={name: histogram[:, rows] for name, histogram in outcome.latency.items()},
         deployment_turns=outcome.deployment_turns[:, rows],
         deployment_carbon_g=outcome.deployment_carbon_g[:, rows],
     )

@@ -39,8 +39,8 @@ from jaxroute.load.values import (
 
 __all__ = [
     "BeliefConfig", "DatasetConfig", "EmbodiedConfig", "FleetConfig", "IntensityConfig",
-    "PolicyConfig", "QualityConfig", "RetentionConfig", "StudyConfig", "SyntheticTimes",
-    "read_config",
+    "PolicyConfig", "QualityConfig", "RetentionConfig", "SloConfig", "StudyConfig",
+    "SyntheticTimes", "WaterConfig", "read_config",
 ]  # fmt: skip
 
 FLEET_LISTS = ("models", "gpus", "regions")
@@ -121,6 +121,19 @@ class BeliefConfig(Section):
     profile_error: Proportion = 0.0
 
 
+class WaterConfig(Section):
+    """What generates the regions' electricity; without it the water of that is left out."""
+
+    mix: Source | None = None
+
+
+class SloConfig(Section):
+    """Times that a turn should not exceed: violations are counted, no policy is told."""
+
+    ttft_s: MaybeInfinite = float("inf")
+    e2e_s: MaybeInfinite = float("inf")
+
+
 class RetentionConfig(Section):
     """How long deployments keep caches; by default for ever."""
 
@@ -174,7 +187,7 @@ class StudyConfig(Section):
     policies: Names | None = None
     quality_floor: Share = 0.6
     quality_slack: MaybeInfinite = float("inf")
-    on_overflow: Literal["unserved"] = "unserved"
+    on_overflow: Literal["unserved", "truncate"] = "unserved"
     datasets: Annotated[tuple[DatasetConfig, ...], AfterValidator(distinct)] = (
         DatasetConfig(path="builtin:sharegpt", label="sharegpt"),
     )
@@ -183,6 +196,8 @@ class StudyConfig(Section):
     quality: QualityConfig = QualityConfig()
     embodied: EmbodiedConfig = EmbodiedConfig()
     belief: BeliefConfig = BeliefConfig()
+    water: WaterConfig = WaterConfig()
+    slo: SloConfig = SloConfig()
     retention: Annotated[tuple[RetentionConfig, ...], AfterValidator(distinct)] = (
         RetentionConfig(label="keep"),
         RetentionConfig(label="ttl_300s", ttl_s=300.0),

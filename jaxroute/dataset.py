@@ -15,6 +15,7 @@ from jaxroute.load.files import sha256
 from jaxroute.load.fleet import client_regions
 from jaxroute.load.messages import input_error, known_names, shown
 from jaxroute.load.traces import QUALITY, read_trace
+from jaxroute.overflow import truncate
 from jaxroute.quality import ar1, bundled_irt, predict
 from jaxroute.sessions import Sessions
 from jaxroute.timeline import Span, Timeline
@@ -36,6 +37,7 @@ class Dataset:
       session_ids, hashes, lengths: `[S]`, with the turns of each session.
       columns: of the N turns, as `jaxroute.sessions.pack` takes them, but for noise and draws.
       synthetic_times: whether the gaps between turns were drawn.
+      truncated: turns whose prompt was cut.
       notes: what was drawn or assumed, in words, for every output.
       seed, deployments: what the noise is keyed by.
       report_draws: whether to draw as well which cache reports are missing.
@@ -50,6 +52,7 @@ class Dataset:
     lengths: NDArray[np.int64]
     columns: Mapping[str, NDArray]
     synthetic_times: bool
+    truncated: int
     notes: tuple[str, ...]
     seed: int
     deployments: tuple[str, ...]
@@ -171,13 +174,6 @@ def lay_on_calendar(
     prefix = context - np.repeat(context[first] - (new + output)[first], lengths) - new - output
     if "prefix_tokens" in frame:
         prefix = frame["prefix_tokens"].to_numpy(np.int64)
-    longest = (prefix + new + output).max(initial=0)
-    if longest >= MAX_CONTEXT_TOKENS:
-        at = int(np.argmax(prefix + new + output))
-        found = f"a context of {longest:,} tokens"
-        limit = f"fewer than {MAX_CONTEXT_TOKENS:,}"
-        raise input_error(path, f"session {ids[at]} turn {turn[at]}", found, limit)
-
     notes = list(raw.timeline.rules)
     by_rule = isinstance(config.belief.predicted_output_tokens, str)
     if "predicted_output_tokens" in frame and not by_rule:
@@ -187,6 +183,21 @@ def lay_on_calendar(
         predicted = beliefs.predicted_output(config.belief, config.seed, each, turn, output)
         predicted = np.minimum(predicted, MAX_CONTEXT_TOKENS)
         notes += beliefs.prediction_note(config.belief)
+    truncated = 0
+    if config.on_overflow == "truncate":
+        prefix, new, cut = truncate(prefix, new, predicted, first, context_limit.max())
+        truncated = int(cut.sum())
+        notes.append(
+            f"{truncated:,} turns cut to the longest context, oldest tokens first: their quality "
+            "is not modelled (predicted as if whole)"
+        )
+    longest = (prefix + new + output).max(initial=0)
+    if longest >= MAX_CONTEXT_TOKENS:
+        at = int(np.argmax(prefix + new + output))
+        found = f"a context of {longest:,} tokens"
+        limit = f"fewer than {MAX_CONTEXT_TOKENS:,}"
+        raise input_error(path, f"session {ids[at]} turn {turn[at]}", found, limit)
+
     quality, source = _quality(frame, each, turn, config)
     notes.append(source)
     fits = (prefix + new + predicted)[:, None] <= context_limit
@@ -219,6 +230,7 @@ def lay_on_calendar(
             "quality": quality,
         },
         synthetic_times=bool(frame["arrival_s"].isna().any()),
+        truncated=truncated,
         notes=tuple(notes),
         seed=config.seed,
         deployments=deployments,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxroute.world import Array, Fleet
+from jaxroute.world import Array, Fleet, World
 
 if TYPE_CHECKING:
     from jaxroute.policies import Site
@@ -63,6 +63,25 @@ def energy_kwh(fleet: Fleet, gpu_j: jax.Array, busy_s: jax.Array, pue: jax.Array
     return (gpu_j + fleet.host_w * busy_s) * (pue / J_PER_KWH)
 
 
+def water_l_per_kwh(world: World) -> jax.Array:
+    """Litres for a kWh at the meter, `[R]`: `WUE / PUE + EWIF`, on site and in generation.
+
+    WUE is by definition annual site water over IT energy (The Green Grid, 2011, white paper 35),
+    of which a kWh at the meter holds `1 / PUE`.
+    """
+    return world.wue_l_per_kwh / world.pue + world.ewif_l_per_kwh
+
+
+def cost_usd(energy_kwh: jax.Array, price_usd_per_kwh: jax.Array) -> jax.Array:
+    """Price of energy at the meter; NaN where it is not known.
+
+    The product is kept off an unknown price: in reverse mode NaN times a cotangent of 0 would reach
+    the gradient of every other amount.
+    """
+    known = ~jnp.isnan(price_usd_per_kwh)
+    return jnp.where(known, energy_kwh * jnp.where(known, price_usd_per_kwh, 0), jnp.nan)
+
+
 def embodied_g(fleet: Fleet, busy_s: jax.Array) -> jax.Array:
     """gCO2e of manufacture that `busy_s` seconds of a replica account for."""
     return fleet.embodied_g_per_s * busy_s
@@ -76,6 +95,8 @@ class Bill(NamedTuple):
     carbon_decode_g: Array
     carbon_embodied_g: Array
     energy_kwh: Array
+    water_l: Array
+    cost_usd: Array
     ttft_s: Array
     e2e_s: Array
     rebuilt_tokens: Array
@@ -91,6 +112,7 @@ def bill(
     rebuild_j, rebuild_s = prefill(fleet, cached, full)
     shared_s = decode_s / fleet.batch
     busy_s = prefill_s + shared_s
+    metered_kwh = energy_kwh(fleet, prefill_j + decode_j, busy_s, site.pue)
     ttft_s = site.rtt_s + site.wait_s + jnp.maximum(fleet.ttft_floor_s, prefill_s)
     return Bill(
         carbon_prefill_g=operational_g(fleet, prefill_j, prefill_s, kappa),
@@ -98,7 +120,9 @@ def bill(
         + embodied_g(fleet, rebuild_s),
         carbon_decode_g=operational_g(fleet, decode_j, shared_s, kappa),
         carbon_embodied_g=embodied_g(fleet, busy_s),
-        energy_kwh=energy_kwh(fleet, prefill_j + decode_j, busy_s, site.pue),
+        energy_kwh=metered_kwh,
+        water_l=metered_kwh * site.water_l_per_kwh,
+        cost_usd=cost_usd(metered_kwh, site.price_usd_per_kwh),
         ttft_s=ttft_s,
         e2e_s=ttft_s + decode_s,
         rebuilt_tokens=full - cached,

@@ -68,6 +68,8 @@ def site_at(world: World, turn: Turn) -> Site:
     return Site(
         fleet=world.fleet,
         pue=world.pue[region],
+        water_l_per_kwh=footprint.water_l_per_kwh(world)[region],
+        price_usd_per_kwh=world.price_usd_per_kwh[region],
         kappa_g_per_kwh=kappa,
         log_intensity_change=trend,
         rtt_s=world.rtt_s[turn.home][region],

@@ -97,16 +97,17 @@ class Site(NamedTuple):
 
     Attributes:
       fleet: coefficients.
-      pue: of the region.
+      pue, water_l_per_kwh, price_usd_per_kwh: of the region; per kWh at the meter.
       kappa_g_per_kwh: PUE x intensity of this hour.
       log_intensity_change: log of the next hour's intensity over this one's.
-      rtt_s, wait_s: of the session's home, and before prefill.
-      ttl_s, decay_s: how long a cache lives.
+      rtt_s, wait_s, ttl_s, decay_s: of the session's home; before prefill; of a cache's life.
       quality: predicted, in [0, 1].
     """
 
     fleet: Fleet
     pue: Array
+    water_l_per_kwh: Array
+    price_usd_per_kwh: Array
     kappa_g_per_kwh: Array
     log_intensity_change: Array
     rtt_s: Array

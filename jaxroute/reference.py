@@ -28,8 +28,8 @@ INDICES = frozenset({"model", "gpu", "region", "hour", "time_bin", "home"})
 FALLBACKS = ("mask_fallbacks", "quality_fallbacks", "ttft_fallbacks")
 TOTALS = (
     *("turns", "unserved", "carbon_prefill_g", "carbon_rebuild_g", "carbon_decode_g"),
-    *("carbon_embodied_g", "energy_kwh", "ttft_s", "e2e_s", "quality", "moves", "returns"),
-    *("rebuilt_tokens", *FALLBACKS),
+    *("carbon_embodied_g", "energy_kwh", "water_l", "cost_usd", "ttft_s", "e2e_s", "quality"),
+    *("moves", "returns", "rebuilt_tokens", *FALLBACKS),
 )
 
 # What serving costs: columns [D], or the numbers of one deployment.
@@ -169,8 +169,9 @@ def replay(
 
     Args:
       world: `model`, `gpu`, `region`, the fields of `Fleet`, `max_context_tokens` and `params_b`
-        (billions) [D]; `pue` [R]; `intensity_g_per_kwh` [H, R]; `rtt_s` [C, R]; `wait_s`, `ttl_s`
-        and `decay_s` [B, D] or [B, 1], B a divisor of 96; `block_tokens`, `drop_on_leave` numbers;
+        (billions) [D]; `pue`, `wue_l_per_kwh` (of IT energy), `ewif_l_per_kwh` and
+        `price_usd_per_kwh` (at the meter) [R]; `intensity_g_per_kwh` [H, R]; `rtt_s` [C, R];
+        `wait_s`, `ttl_s`, `decay_s` [B, D or 1], B divides 96; `block_tokens`, `drop_on_leave` [];
         perhaps `belief`, what the router takes for true: `intensity_g_per_kwh`, `params_b` and the
         fields of `Fleet` as above, and of the reports on caches `delayed` (0 or 1), which are then
         of the previous turn's arrival, `rounded_to_tokens`, and `missing`, the chance of none.
@@ -190,10 +191,9 @@ def replay(
     decision, cached_tokens = np.full(turns, NONE), np.zeros(turns)
     margin, gate_margin, edge_tokens, ttl_edge_s = np.full((4, turns), NEVER)
     totals = dict.fromkeys(TOTALS, 0.0)
-    gap_s = p.expected_gap_s
     resident, last_used_s, earlier = np.zeros((3, deployments))
     last = before = NONE
-    previous_s = previous_context = 0.0
+    gap_s, previous_s, previous_context = p.expected_gap_s, 0.0, 0.0
 
     for t in range(turns):
         arrival_s, k, n = s.arrival_s.item(t), s.prefix_tokens.item(t), max(1, s.new_tokens.item(t))
@@ -234,8 +234,7 @@ def replay(
             feasible, fallbacks = select(p, fits, w.allowed, s.quality[t], ttft_s)
             score = p.carbon_weight * (operational_g + p.embodied_weight * embodied_g)
             score += p.latency_price_g_per_s * (ttft_s + decode_s) + told.standing_g[t]
-            if last != NONE:
-                score += p.switch_price_g * (w.index != last)
+            score += p.switch_price_g * ((last != NONE) & (w.index != last))
             candidates = np.where(feasible, score, np.inf)
             d = int(candidates.argmin())
             if np.count_nonzero(feasible) > 1:
@@ -276,8 +275,7 @@ def replay(
         # The bill, on true values, and the state afterwards.
         resident, context, earlier = np.minimum(alive, k), prompt + max(output - 1, 0), alive
         previous_s, previous_context = arrival_s, context
-        if forced is not None:
-            d = int(forced[0][t])
+        d = d if forced is None else int(forced[0][t])
         if d == NONE:
             totals["unserved"] += 1
             continue
@@ -287,7 +285,7 @@ def replay(
         prefill_j, prefill_s = prefill(f, c, prompt)
         decode_j, decode_s = decode(f, prompt, output)
         busy_s = prefill_s + decode_s / f.batch
-        energy_j = prefill_j + decode_j + f.host_w * busy_s
+        r, it_kwh = w.region[d], (prefill_j + decode_j + f.host_w * busy_s) / JOULES_PER_KWH
         ttft = s.rtt_s[t, d] + s.wait_s[t, d] + max(f.ttft_floor_s, prefill_s)
         moved = last not in (NONE, d)
         bill = {
@@ -296,7 +294,9 @@ def replay(
             "carbon_rebuild_g": sum(emissions(f, kappa[d], *prefill(f, c, full))),
             "carbon_decode_g": emissions(f, kappa[d], decode_j, decode_s / f.batch)[0],
             "carbon_embodied_g": f.embodied_g_per_s * busy_s,
-            "energy_kwh": energy_j * w.pue[w.region[d]] / JOULES_PER_KWH,
+            "energy_kwh": it_kwh * w.pue[r],
+            "water_l": it_kwh * (w.wue_l_per_kwh[r] + w.pue[r] * w.ewif_l_per_kwh[r]),
+            "cost_usd": it_kwh * w.pue[r] * w.price_usd_per_kwh[r],
             "ttft_s": ttft,
             "e2e_s": ttft + decode_s,
             "quality": s.quality[t, d],

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxroute import footprint, policies
+from jaxroute.latency import BINS, Latency, tallied
 from jaxroute.numerics import row_as, where_tree
 from jaxroute.observe import State, Truth, observe, opening, settled
 from jaxroute.policies import Observation, Policy, RouterParams
@@ -29,6 +30,8 @@ class Totals:
       carbon_rebuild_g: the *part* of the three above spent on tokens that would have been cached
         had every earlier turn been served at the same deployment.
       energy_kwh: GPU and host, times PUE.
+      water_l: used on site, and in generation where the world knows its mix.
+      cost_usd: of the energy; NaN if a turn was served where no price is known.
       ttft_s, e2e_s, quality: sums; divide by `turns` for means.
       moves, returns: served elsewhere than the last turn; of these, back where it was before.
       rebuilt_tokens: tokens prefilled that `carbon_rebuild_g` counts.
@@ -42,6 +45,8 @@ class Totals:
     carbon_decode_g: Array
     carbon_embodied_g: Array
     energy_kwh: Array
+    water_l: Array
+    cost_usd: Array
     ttft_s: Array
     e2e_s: Array
     quality: Array
@@ -168,6 +173,8 @@ def admit(
     deployments, regions = world.fleet.model.shape[0], world.pue.shape[0]
     chex.assert_equal_shape(fleet)
     chex.assert_rank(fleet, 1)
+    by_region = [world.wue_l_per_kwh, world.ewif_l_per_kwh, world.price_usd_per_kwh]
+    chex.assert_shape([world.pue, *by_region], (regions,))
     chex.assert_shape([world.intensity_g_per_kwh, world.rtt_s], (None, regions))
     flat = [leaf for leaf in jax.tree.leaves(turns) if leaf.ndim < 3]
     chex.assert_rank(flat, 2)
@@ -189,8 +196,9 @@ def replay(
     *,
     policy: Policy,
     keep: Keep | None = None,
-) -> tuple[Totals, Any]:
-    """The scan behind `evaluate`, unjitted: totals `[S]` and what is kept of turns, `[R, T]`."""
+    latency: bool = False,
+) -> tuple[Totals, Any, Latency | None]:
+    """The scan behind `evaluate`, unjitted: totals `[S]`, what is kept of turns `[R, T]`, times."""
     params, sessions, world = admit(params, sessions, world)
     if world.belief is not None and sessions.turns.report_draw is None:
         raise ValueError("a world with a belief needs sessions packed with report_draw")
@@ -206,19 +214,26 @@ def replay(
     states = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, *x.shape)), opened)
 
     def body(carry, turn):
-        states, sums = carry
+        states, sums, counts = carry
         states, totals, kept = one_turn(states, turn)
         added = jnp.stack(jax.tree.leaves(totals), axis=-1)
-        return (states, sums.at[turn.session].add(added, mode="drop")), kept
+        if latency:
+            counts = tallied(counts, totals.turns > 0, totals.ttft_s, totals.e2e_s)
+        return (states, sums.at[turn.session].add(added, mode="drop"), counts), kept
 
     sums = jnp.zeros((sessions.count, len(FIELDS)), dtype)
     by_turn = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), sessions.turns)
-    (_, sums), kept = jax.lax.scan(body, (states, sums), by_turn)
+    counts = jnp.zeros(2 * BINS, dtype) if latency else None
+    (_, sums, counts), kept = jax.lax.scan(body, (states, sums, counts), by_turn)
     totals = Totals(**{name: sums[:, i] for i, name in enumerate(FIELDS)})
-    return totals, jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), kept)
+    kept = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), kept)
+    if counts is None:
+        return totals, kept, None
+    ttft, e2e = jnp.split(counts, 2)
+    return totals, kept, Latency(ttft=ttft, e2e=e2e)
 
 
-@functools.partial(jax.jit, static_argnames=("policy", "trace"))
+@functools.partial(jax.jit, static_argnames=("policy", "trace", "latency"))
 def evaluate(
     params: RouterParams,
     sessions: Sessions,
@@ -226,7 +241,8 @@ def evaluate(
     *,
     policy: Policy = policies.router,
     trace: bool | Keep = False,
-) -> Totals | tuple[Totals, Any]:
+    latency: bool = False,
+) -> Totals | tuple[Any, ...]:
     """Replays every session under one policy setting.
 
     Composes with the caller's `jit`, `vmap` and `grad`, over `params` and over `world`: every
@@ -240,9 +256,12 @@ def evaluate(
       policy: a pair of functions; static.
       trace: whether to return a `Trace` as well, or a function of the parameters and a turn's
         `Record` that makes something else of the turn to be returned; static.
+      latency: whether to return a `Latency` as well, the turns counted by how long they took
+        (`jaxroute.latency.quantile`, `share_above`), which takes no memory by turn; static.
 
     Returns:
-      Sums of each session, `[S]` leaves, and with `trace` also its turns, `[R, T, ...]` leaves.
+      Sums of each session, `[S]` leaves, with `trace` also its turns, `[R, T, ...]` leaves, and
+      with `latency` last the histograms of all of them, `[BINS]` leaves.
 
     >>> import jaxroute as jr
     >>> study = jr.load_study()
@@ -251,11 +270,13 @@ def evaluate(
     (7349,)
     """
     keep = trace if callable(trace) else None
-    totals, turns = replay(params, sessions, world, policy=policy, keep=keep)
-    return (totals, turns) if trace else totals
+    replayed = replay(params, sessions, world, policy=policy, keep=keep, latency=latency)
+    wanted = (True, bool(trace), latency)
+    found = tuple(part for part, asked in zip(replayed, wanted, strict=True) if asked)
+    return found if len(found) > 1 else found[0]
 
 
-@functools.partial(jax.jit, static_argnames=("policy",))
+@functools.partial(jax.jit, static_argnames=("policy", "latency"))
 def evaluate_grid(
     params: RouterParams,
     sessions: Sessions,
@@ -263,20 +284,24 @@ def evaluate_grid(
     retentions: Retention,
     *,
     policy: Policy = policies.router,
-) -> tuple[Totals, Trace]:
+    latency: bool = False,
+) -> tuple[Any, ...]:
     """Replays every session under every setting and retention, in one compiled call.
 
     Args:
       params: P settings, `[P, ...]` leaves (`jaxroute.stack`).
-      sessions, world, policy: as for `evaluate`.
+      sessions, world, policy, latency: as for `evaluate`.
       retentions: N retentions, `[N, ...]` leaves, in place of the world's.
 
     Returns:
-      Totals with `[N, P, S]` leaves and a trace with `[N, P, R, T]` leaves.
+      Totals with `[N, P, S]` leaves, a trace with `[N, P, R, T]` leaves, and with `latency` a
+      `Latency` with `[N, P, BINS]` leaves.
     """
 
-    def one(retention: Retention, setting: RouterParams) -> tuple[Totals, Trace]:
-        return replay(setting, sessions, world.replace(retention=retention), policy=policy)
+    def one(retention: Retention, setting: RouterParams) -> tuple[Any, ...]:
+        retained = world.replace(retention=retention)
+        found = replay(setting, sessions, retained, policy=policy, latency=latency)
+        return found if latency else found[:2]
 
     over_params = jax.vmap(one, in_axes=(None, 0))
     return jax.vmap(over_params, in_axes=(0, None))(retentions, params)

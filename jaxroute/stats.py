@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from jaxroute import bootstrap
+from jaxroute import bootstrap, latency
 from jaxroute.config import BOUND_ROW, PLAN_ROW
 from jaxroute.dataset import Dataset
 from jaxroute.simulate import FIELDS
@@ -20,6 +20,7 @@ LENGTHS = {"1": (1, 1), "2-5": (2, 5), "6-10": (6, 10), "11-30": (11, 30), ">30"
 """Buckets of session length, turns, both ends included."""
 
 PARTS = ("carbon_prefill_g", "carbon_rebuild_g", "carbon_decode_g", "carbon_embodied_g")
+BILL = ("water_l", "cost_usd")
 SAVINGS = ("saving_pct", "saving_lo_pct", "saving_hi_pct")
 CAPTURED = ("captured_of_plan_pct", "captured_of_bound_pct")
 COUNTS = (
@@ -37,6 +38,7 @@ class Outcome:
 
     Attributes:
       totals: by the names of `jaxroute.simulate.Totals`, `[N, P, S]` each.
+      latency: histograms by the names of `jaxroute.latency.Latency`, `[N, P, BINS]` each.
       deployment_turns, deployment_carbon_g: `[N, P, D]`.
       bound_carbon_g: `[S]`, which no policy under the study's floor goes below, or None.
       fixed: the name that each policy with a fixed axis was masked to.
@@ -44,6 +46,7 @@ class Outcome:
     """
 
     totals: Mapping[str, NDArray[np.floating]]
+    latency: Mapping[str, Floats]
     deployment_turns: NDArray[np.int64]
     deployment_carbon_g: Floats
     bound_carbon_g: Floats | None
@@ -78,6 +81,12 @@ def saving_pct(carbon_g: Floats, baseline_g: Floats) -> Floats:
         return np.where(baseline_g > 0, 100 * (1 - carbon_g / baseline_g), np.nan)
 
 
+def unserved_pct(sums: Mapping[str, Floats]) -> Floats:
+    """Turns unserved, % of all; NaN where there are none."""
+    with np.errstate(invalid="ignore"):
+        return 100 * sums["unserved"] / (sums["turns"] + sums["unserved"])
+
+
 def captured_pct(saving_pct: Floats, attainable_pct: Floats) -> Floats:
     """`100 saving / attainable`; NaN where nothing can be saved.
 
@@ -95,6 +104,11 @@ def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.Dat
     listed = [*served, *([BOUND_ROW] if bounded else [])]
     base = served.index(study.config.baseline)
     totals, carbon = _with_bound(outcome)
+    limits_s = study.config.slo.model_dump()
+    times = {
+        name: np.pad(values, ((0, 0), (0, int(bounded))), constant_values=np.nan)
+        for name, values in latency.columns(outcome.latency, limits_s).items()
+    }
     bucket = np.select(
         [dataset.lengths <= high for _, high in LENGTHS.values()], range(len(LENGTHS))
     )
@@ -110,7 +124,10 @@ def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.Dat
 
     labelled = functools.partial(_labelled, study, dataset)
     return {
-        "summary": labelled(listed, _summary(totals, carbon, half_pct[-1], base, bounded)),
+        "summary": labelled(
+            listed,
+            _summary(totals, carbon, half_pct[-1], base, bounded, times, dataset.truncated),
+        ),
         "by_length": labelled(listed, _by_length(totals, carbon, half_pct, base, bucket)),
         "shares": labelled(served, _shares(outcome, study.deployments)),
         "sessions": labelled(listed, _sessions(totals, carbon, dataset.session_ids)),
@@ -128,7 +145,8 @@ def summary(
     base, carbon = list(names).index(baseline), bills(outcome.totals)
     sums = bootstrap.sums(carbon, carbon[:, base : base + 1], dataset.hashes, study.config.seed)
     half_pct = 100 * bootstrap.half_width(sums[0])
-    table = _summary(outcome.totals, carbon, half_pct, base, bounded=False)
+    times = latency.columns(outcome.latency, study.config.slo.model_dump())
+    table = _summary(outcome.totals, carbon, half_pct, base, False, times, dataset.truncated)
     return _labelled(study, dataset, names, table.drop(columns=list(CAPTURED)))
 
 
@@ -167,10 +185,18 @@ def _flat(columns: Mapping[str, NDArray]) -> pd.DataFrame:
 
 
 def _summary(
-    totals: Mapping[str, NDArray], carbon: Floats, half_pct: Floats, base: int, bounded: bool
+    totals: Mapping[str, NDArray],
+    carbon: Floats,
+    half_pct: Floats,
+    base: int,
+    bounded: bool,
+    times: Mapping[str, Floats],
+    truncated: int,
 ) -> pd.DataFrame:
     """One row a retention and policy. Sums, but for means per served turn and savings in %.
 
+    `times` are the columns of `jaxroute.latency.columns`. `cost_usd` is NaN where a turn was served
+    in a region without a price. `truncated` turns were cut for every policy alike.
     `captured_of_plan_pct` and `captured_of_bound_pct` are the saving's share of the plan's and of
     the bound's, NaN where those save nothing.
     """
@@ -183,10 +209,11 @@ def _summary(
     table = _flat(
         {"sessions": np.full(total.shape, carbon.shape[-1])}
         | {name: _counts(sums[name]) for name in ("turns", "unserved")}
+        | {"unserved_pct": unserved_pct(sums), "truncated": np.full(total.shape, truncated)}
         | {"carbon_g": total}
-        | {name: sums[name] for name in PARTS}
-        | {"energy_kwh": sums["energy_kwh"]}
+        | {name: sums[name] for name in (*PARTS, "energy_kwh", *BILL)}
         | {f"mean_{name}": values for name, values in mean.items()}
+        | dict(times)
         | {name: np.rint(sums[name]) for name in COUNTS}
         | dict(zip(SAVINGS, (saving, saving - half_pct, saving + half_pct), strict=True))
         | {name: captured_pct(saving, attainable[:, n : n + 1]) for n, name in enumerate(CAPTURED)}
@@ -207,7 +234,7 @@ def _by_length(
         inside = bucket == n
         sums = {
             name: totals[name][..., inside].sum(-1, dtype=np.float64)
-            for name in ("turns", "unserved", *PARTS)
+            for name in ("turns", "unserved", *PARTS, *BILL)
         }
         inside_g = carbon[..., inside]
         total = inside_g.sum(-1)
@@ -223,8 +250,9 @@ def _by_length(
                 "sessions": np.full(total.shape, inside.sum()),
                 "turns": _counts(sums["turns"]),
                 "unserved": _counts(sums["unserved"]),
+                "unserved_pct": unserved_pct(sums),
                 "carbon_g": total,
-                **{name: sums[name] for name in PARTS},
+                **{name: sums[name] for name in (*PARTS, *BILL)},
                 "saving_pct": saving,
                 "saving_lo_pct": saving - half_pct[n],
                 "saving_hi_pct": saving + half_pct[n],

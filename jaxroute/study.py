@@ -14,7 +14,8 @@ from jaxroute.config import PolicyConfig, StudyConfig, read_config
 from jaxroute.dataset import Dataset, Undated
 from jaxroute.load.carbon import TYPICAL_DAY, Intensity, read_intensity
 from jaxroute.load.files import package_file, sha256
-from jaxroute.load.fleet import build_world, fleet_table
+from jaxroute.load.fleet import build_world, fleet_table, price_of
+from jaxroute.load.mix import read_mix
 from jaxroute.load.toml import validate
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions
@@ -24,6 +25,7 @@ from jaxroute.world import Retention, World, cast
 BUNDLED = (
     *("models.csv", "gpus.csv", "profiles.csv", "pue.csv", "rtt_ms.csv", "irt.json"),
     "forecast_error_dayahead.csv",
+    *("electricity_price.csv", "ewif_by_technology.csv"),
 )
 """Tables of the package that every study may read."""
 
@@ -135,7 +137,15 @@ def of(config: StudyConfig, *, dtype: DTypeLike = np.float32) -> Study:
     span = _span(raw, hours)
     dates = YEAR_2023 if hours is None else span
     hours = hours or _read_hours(config, span)
-    world = build_world(names.models, names.gpus, names.regions, hours.g_per_kwh, dtype=dtype)
+    mix = config.water.mix
+    world = build_world(
+        names.models,
+        names.gpus,
+        names.regions,
+        hours.g_per_kwh,
+        ewif_l_per_kwh=None if mix is None else read_mix(mix, names.regions),
+        dtype=dtype,
+    )
     world = beliefs.settle(world, config, table, hours)
     datasets = tuple(
         dataset.lay_on_calendar(
@@ -164,9 +174,10 @@ def of(config: StudyConfig, *, dtype: DTypeLike = np.float32) -> Study:
         policies=named,
         fixed=fixed,
         deployments=table,
-        notes=(f"intensity: {hours.note}", *beliefs.notes(config)),
+        notes=(f"intensity: {hours.note}", *beliefs.notes(config), _water_and_cost(config)),
         inputs={each.path: each.sha256 for each in datasets}
         | {config.intensity.path: sha256(config.intensity.path)}
+        | ({} if mix is None else {mix: sha256(mix)})
         | {name: sha256(package_file(name)) for name in BUNDLED},
     )
 
@@ -211,6 +222,21 @@ def _span(raw: Sequence[Undated], hours: Intensity | None) -> Span:
         return YEAR_2023
     begin, end = min(a for a, _ in known), max(b for _, b in known)
     return begin // timeline.HOUR_S * timeline.HOUR_S, -(-end // timeline.HOUR_S) * timeline.HOUR_S
+
+
+def _water_and_cost(config: StudyConfig) -> str:
+    """What water and cost consist of, in words, and where no price is known."""
+    mix = config.water.mix
+    generation = f"and generation's ({Path(mix).name})" if mix else "generation's left out (no mix)"
+    prices = {region: price_of(region) for region in config.fleet.regions}
+    years = sorted({year for _, year in prices.values() if year})
+    span = " to ".join(dict.fromkeys((str(years[0]), str(years[-1])))) if years else "none"
+    unpriced = [region for region, (_, year) in prices.items() if not year]
+    blank = f"; none known of {', '.join(unpriced)}: blank if served there" if unpriced else ""
+    return (
+        f"water = IT energy x WUE as providers report it, {generation}; "
+        f"cost = energy x mean wholesale price ({span}){blank}"
+    )
 
 
 def _context_limits(table: pd.DataFrame, models: Sequence[str]) -> NDArray[np.float64]:

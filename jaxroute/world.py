@@ -128,6 +128,9 @@ class World:
       fleet: the deployments.
       block_tokens: `[]`, tokens of a KV block; only full blocks are reused (vLLM: 16).
       pue: `[R]`, power usage effectiveness of the data centre.
+      wue_l_per_kwh: `[R]`, litres of water that the data centre uses for a kWh of IT energy.
+      ewif_l_per_kwh: `[R]`, litres that generating a kWh at the meter takes; 0 leaves them out.
+      price_usd_per_kwh: `[R]`, of a kWh at the meter; NaN where no price is known.
       intensity_g_per_kwh: `[H, R]`, gCO2e/kWh of each hour.
       rtt_s: `[C, R]`, s, round trip from a client region to a region.
       wait_s: `[B, D]` or broadcastable, s waited before prefill.
@@ -138,6 +141,9 @@ class World:
     fleet: Fleet
     block_tokens: Array
     pue: Array
+    wue_l_per_kwh: Array
+    ewif_l_per_kwh: Array
+    price_usd_per_kwh: Array
     intensity_g_per_kwh: Array
     rtt_s: Array
     wait_s: Array

@@ -58,6 +58,15 @@ def load() -> list[Case]:
     ]
 
 
+def water_and_price(regions: int) -> dict[str, Any]:
+    """Water and prices that differ by region."""
+    return {
+        "wue_l_per_kwh": np.linspace(0.1, 1.7, regions),
+        "ewif_l_per_kwh": np.linspace(2.0, 0.5, regions),
+        "price_usd_per_kwh": np.linspace(0.03, 0.12, regions),
+    }
+
+
 def _columns(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {RENAMED.get(name, name): np.array([row[name] for row in rows]) for name in rows[0]}
 
@@ -69,6 +78,7 @@ def _world(case: dict[str, Any]) -> dict[str, Any]:
     return {
         **_columns(case["deployments"]),
         **{name: np.array(case[name]) for name in ("pue", "intensity_g_per_kwh", "rtt_s")},
+        **water_and_price(len(case["pue"])),
         **{name: np.full((1, 1), retention[name]) for name in ("ttl_s", "decay_s")},
         "wait_s": np.zeros((1, 1)),
         "drop_on_leave": retention["drop_on_leave"],

@@ -11,9 +11,11 @@ import pytest
 from jaxroute import RESULTS_VERSION, cli
 
 SUMMARY = [
-    *("dataset", "retention", "policy", "sessions", "turns", "unserved", "carbon_g"),
-    *("carbon_prefill_g", "carbon_rebuild_g", "carbon_decode_g", "carbon_embodied_g"),
-    *("energy_kwh", "mean_ttft_s", "mean_e2e_s", "mean_quality", "moves", "returns"),
+    *("dataset", "retention", "policy", "sessions", "turns", "unserved", "unserved_pct"),
+    *("truncated", "carbon_g", "carbon_prefill_g", "carbon_rebuild_g", "carbon_decode_g"),
+    *("carbon_embodied_g", "energy_kwh", "water_l", "cost_usd", "mean_ttft_s", "mean_e2e_s"),
+    *("mean_quality", "ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "e2e_p50_s", "e2e_p95_s"),
+    *("e2e_p99_s", "ttft_slo_violations_pct", "e2e_slo_violations_pct", "moves", "returns"),
     *("rebuilt_tokens", "mask_fallbacks", "quality_fallbacks", "ttft_fallbacks"),
     *("saving_pct", "saving_lo_pct", "saving_hi_pct"),
     *("captured_of_plan_pct", "captured_of_bound_pct"),
@@ -106,6 +108,12 @@ def test_every_output_of_a_comparison(monkeypatch, capsys, tmp_path, trace, carb
     keys = ["dataset", "retention", "policy"]
     total = buckets.groupby(keys, sort=False)["carbon_g"].sum().to_numpy()
     np.testing.assert_allclose(total, summary["carbon_g"], rtol=1e-6)
+    bills = buckets.query("policy != 'lower_bound'").groupby(keys, sort=False)
+    for name in ("water_l", "cost_usd"):
+        np.testing.assert_allclose(bills[name].sum(), served[name], rtol=1e-6)
+        assert (served[name] > 0).all()
+    few = buckets.query("length_bucket == '2-5' and dataset == 'mine'")
+    np.testing.assert_allclose(few["unserved_pct"], 100 * few["unserved"] / 5)
 
     shares = pd.read_csv(out / "shares.csv")
     assert list(shares) == [*keys, "model", "gpu", "region", "turns", "carbon_g"]

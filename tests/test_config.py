@@ -13,7 +13,9 @@ from jaxroute.config import (
     EmbodiedConfig,
     PolicyConfig,
     RetentionConfig,
+    SloConfig,
     StudyConfig,
+    WaterConfig,
     read_config,
 )
 from jaxroute.errors import InputError
@@ -127,7 +129,9 @@ MISTAKES = {
     "seed = -1": "seed: found -1, expected a number >= 0",
     "quality_floor = 1.5": "quality_floor: found 1.5, expected a number <= 1",
     "quality_floor = '0.5'": "quality_floor: found '0.5', expected a number",
-    "on_overflow = 'drop'": "on_overflow: found 'drop', expected 'unserved'",
+    "on_overflow = 'drop'": "on_overflow: found 'drop', expected 'unserved' or 'truncate'",
+    "[water]\nmix = ''": "water.mix: found '', expected a text that is not empty",
+    "[slo]\nttft_s = -1": "slo.ttft_s: found -1, expected a number >= 0",
     "baseline = 'fair'": "baseline: found 'fair', expected a policy; did you mean 'fair_carbon'?",
     "policies = []": "policies: found an empty list, expected at least one entry",
     "policies = ['random', 'x']": "policies[1]: found 'x', expected a policy; known: carbon_router",
@@ -216,6 +220,14 @@ def test_unreadable_files(tmp_path):
 
 def test_the_default_study_names_every_key_there_is():
     text = package_file("default.toml").read_text()
-    for section in (BeliefConfig, EmbodiedConfig, PolicyConfig, RetentionConfig, StudyConfig):
+    for section in (
+        BeliefConfig,
+        EmbodiedConfig,
+        PolicyConfig,
+        RetentionConfig,
+        SloConfig,
+        StudyConfig,
+        WaterConfig,
+    ):
         for key in section.model_fields:
             assert f"{key} = " in text or f"[{key}" in text, key

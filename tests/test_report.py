@@ -23,7 +23,7 @@ def outcome(tmp_path_factory):
     return study, comparison.run(study)
 
 
-@pytest.mark.parametrize(("width", "columns"), [(80, 3), (140, 8), (160, 10)])
+@pytest.mark.parametrize(("width", "columns"), [(80, 3), (140, 8), (160, 10), (180, 12)])
 def test_tables_fit_the_terminal_with_every_policy_named(outcome, width, columns):
     out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     tables.show(*outcome, out)
@@ -33,7 +33,8 @@ def test_tables_fit_the_terminal_with_every_policy_named(outcome, width, columns
     for policy in (*outcome[0].policies, "hindsight_plan", "lower_bound"):
         assert sum(f" {policy} " in line for line in printed.splitlines()) >= 3
     header = next(line for line in printed.splitlines() if line.startswith(" policy"))
-    for n, name in enumerate(tables.COLUMNS):
+    shown = [name for name in tables.COLUMNS if name not in ("water L", "cost USD")]
+    for n, name in enumerate([*shown, "water L", "cost USD"]):
         assert (name in header) == (n < columns)
 
 
@@ -64,6 +65,9 @@ def test_progress_is_told_up_to_the_end(outcome):
 def test_unserved_turns_are_said(outcome):
     notes = list(tables.notes(*outcome))
     assert any("3 turns, of which 1 (33.33%) unserved" in note for note in notes)
+    out = Console(file=io.StringIO(), width=160)
+    tables.show(*outcome, out)
+    assert out.file.getvalue().count(", 33.33 % unserved") == 3
     assert any("no model reaches the quality floor" in note for note in notes)
 
 

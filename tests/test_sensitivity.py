@@ -113,7 +113,7 @@ def test_at_fixed_decisions_twice_the_pue_is_twice_the_operational_carbon(study,
     for _, trace in (once, twice):
         np.testing.assert_array_equal(np.asarray(trace.decision)[0, 0], decision)
     for name in simulate.FIELDS:
-        doubles = name in ("carbon_prefill_g", "carbon_decode_g", "energy_kwh")
+        doubles = name in ("carbon_prefill_g", "carbon_decode_g", "energy_kwh", "cost_usd")
         before, after = (np.asarray(getattr(totals, name)) for totals, _ in (once, twice))
         if name != "carbon_rebuild_g":
             np.testing.assert_allclose(after, before * (1 + doubles), rtol=1e-6, err_msg=name)
@@ -126,6 +126,9 @@ def _relabelled(study, order):
     return world.replace(
         fleet=dataclasses.replace(world.fleet, region=place[world.fleet.region].astype(np.int32)),
         pue=world.pue[order],
+        wue_l_per_kwh=world.wue_l_per_kwh[order],
+        ewif_l_per_kwh=world.ewif_l_per_kwh[order],
+        price_usd_per_kwh=world.price_usd_per_kwh[order],
         intensity_g_per_kwh=world.intensity_g_per_kwh[:, order],
         rtt_s=world.rtt_s[:, order],
     ), {

@@ -36,6 +36,7 @@ def world(rng: np.random.Generator, *, models: int = 2, gpus: int = 2, regions: 
         "max_context_tokens": np.where(model == 0, 8192.0, 131072.0),
         "params_b": np.where(model == 0, 3.0, 70.0),
         "block_tokens": 16.0,
+        **golden_cases.water_and_price(regions),
         "pue": between(1.05, 1.5, regions),
         "intensity_g_per_kwh": between(20, 700, (48, regions)),
         "rtt_s": between(0.002, 0.3, (2, regions)),

@@ -76,6 +76,8 @@ class Site(NamedTuple):
     max_context_tokens: NDArray
     params_b: NDArray
     pue: NDArray
+    water_l_per_kwh: NDArray
+    price_usd_per_kwh: NDArray
     intensity_g_per_kwh: NDArray
     rtt_s: NDArray
     wait_s: NDArray
@@ -135,6 +137,8 @@ def site(world: World, retention: Retention) -> Site:
     return Site(
         **vars(world.fleet),
         pue=world.pue,
+        water_l_per_kwh=world.wue_l_per_kwh / world.pue + world.ewif_l_per_kwh,
+        price_usd_per_kwh=world.price_usd_per_kwh,
         intensity_g_per_kwh=world.intensity_g_per_kwh,
         rtt_s=world.rtt_s,
         wait_s=full(world.wait_s),
@@ -373,7 +377,10 @@ def replay_session(p, w, s, begin, end, sums, decision):
         sums[AT.carbon_rebuild_g] += w.embodied_g_per_s[d] * rebuild_s
         sums[AT.carbon_decode_g] += (decode_j + w.host_w[d] * shared_s) * per_j
         sums[AT.carbon_embodied_g] += w.embodied_g_per_s[d] * busy_s
-        sums[AT.energy_kwh] += energy_j * w.pue[w.region[d]] * KWH_PER_J
+        energy_kwh = energy_j * w.pue[w.region[d]] * KWH_PER_J
+        sums[AT.energy_kwh] += energy_kwh
+        sums[AT.water_l] += energy_kwh * w.water_l_per_kwh[w.region[d]]
+        sums[AT.cost_usd] += energy_kwh * w.price_usd_per_kwh[w.region[d]]
         sums[AT.ttft_s] += first_s
         sums[AT.e2e_s] += first_s + decode_s
         sums[AT.quality] += s.quality[t, w.model[d]]
@@ -412,7 +419,7 @@ def replay(
       retention: how long caches live.
 
     Returns:
-      Sums of each session, `[S, 16]` in the order of `jaxroute.simulate.FIELDS`, and the deployment
+      Sums of each session, `[S, 18]` in the order of `jaxroute.simulate.FIELDS`, and the deployment
       of each turn, `[N]`, -1 where unserved.
     """
     totals = np.zeros((len(turns.offset) - 1, len(FIELDS)))

@@ -28,6 +28,8 @@ MODEL_COLUMNS = [
     "model", "params_total", "params_active", "layers", "hidden", "heads", "kv_heads", "head_dim",
     "dtype_bytes", "kv_bytes_per_token", "max_context", "notes", "arch_source",
 ]  # fmt: skip
+PRICE_COLUMNS = ["region", "year", "mean_usd_per_mwh", "source"]
+EWIF_COLUMNS = ["technology", "l_per_kwh", "source"]
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -57,6 +59,8 @@ def tables(source: Path) -> dict[str, pd.DataFrame]:
         "profiles.csv": profiles,
         "regions.csv": read(source / "carbon/regions.csv"),
         "pue.csv": read(source / "carbon/pue.csv"),
+        "electricity_price.csv": read(source / "carbon/electricity_price.csv")[PRICE_COLUMNS],
+        "ewif_by_technology.csv": read(source / "carbon/ewif_by_technology.csv")[EWIF_COLUMNS],
         "rtt_ms.csv": read(source / "carbon/rtt_ms.csv"),
         "forecast_error_dayahead.csv": forecast.dropna(subset="region")[FORECAST_COLUMNS],
         "typical_day_2023.csv": read(source / "carbon/climatology_2023.csv"),

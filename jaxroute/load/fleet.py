@@ -3,8 +3,9 @@
 Sources (each table has its own `source` columns, and `jaxroute/data/README.md` tells the whole):
 `models.csv`, parameters and context limits of the model cards; `gpus.csv`, embodied carbon of GPU
 and host over a lifetime of five years; `profiles.csv`, energy and time of serving, decode measured
-(ML.ENERGY v3) or fitted to that, prefill from a roofline; `pue.csv`, as the providers report it;
-`rtt_ms.csv`, round trips between cloud regions, measured or fitted to distance.
+(ML.ENERGY v3) or fitted to that, prefill from a roofline; `pue.csv`, PUE and WUE as the providers
+report them; `electricity_price.csv`, means of wholesale prices; `rtt_ms.csv`, round trips between
+cloud regions, measured or fitted to distance.
 """
 
 import functools
@@ -19,13 +20,13 @@ from jaxroute.load.files import package_file
 from jaxroute.load.messages import input_error, known_names, shown
 from jaxroute.world import Fleet, Retention, World, cast
 
-__all__ = ["build_world", "client_regions", "fleet_table", "pue_of"]
+__all__ = ["build_world", "client_regions", "fleet_table", "price_of", "pue_of", "wue_of"]
 
 BLOCK_TOKENS = 16
 """Tokens of a KV block: vLLM's default, where only full blocks are shared."""
 
 PROVIDERS = ("aws", "gcp", "azure")
-"""Whose PUE speaks for a region, the first that reports one."""
+"""Whose PUE and WUE speak for a region, the first that reports one."""
 
 PROVENANCE = ("decode_provenance", "prefill_provenance")
 
@@ -123,11 +124,35 @@ def pue_of(region: str) -> float:
     The newest AWS value, else GCP's, else Azure's; for a region without any, the same of the
     providers' global averages (`*` in `pue.csv`).
     """
-    table = _table("pue.csv").sort_values("year", ascending=False, kind="stable")
+    return _reported(region, "pue")
+
+
+def wue_of(region: str) -> float:
+    """Litres of water for a kWh of IT energy in data centres of a region, as the providers report.
+
+    Chosen as `pue_of` is among the rows that report it: without any in the region, the global
+    average of Azure, 0.3, the only one.
+    """
+    return _reported(region, "wue_l_per_kwh")
+
+
+def _reported(region: str, column: str) -> float:
+    table = _table("pue.csv").dropna(subset=[column])
+    table = table.sort_values("year", ascending=False, kind="stable")
     rows = table[table["region"] == region]
     rows = rows if len(rows) else table[table["region"] == "*"]
     rank = rows["provider"].map({name: rank for rank, name in enumerate(PROVIDERS)})
-    return float(rows.loc[rank.sort_values(kind="stable").index[0], "pue"])
+    return float(rows.loc[rank.sort_values(kind="stable").index[0], column])
+
+
+def price_of(region: str) -> tuple[float, int]:
+    """USD for a kWh, the mean of a region's newest year, and that year; NaN and 0 if not known."""
+    table = _table("electricity_price.csv")
+    rows = table[table["region"] == region]
+    if rows.empty:
+        return float("nan"), 0
+    newest = rows.sort_values("year").iloc[-1]
+    return float(newest["mean_usd_per_mwh"]) / 1e3, int(newest["year"])
 
 
 def client_regions() -> list[str]:
@@ -147,6 +172,7 @@ def build_world(
     regions: Sequence[str],
     intensity_g_per_kwh: NDArray[np.floating],
     *,
+    ewif_l_per_kwh: NDArray[np.floating] | None = None,
     dtype: DTypeLike = np.float32,
 ) -> World:
     """The world of a fleet, as NumPy arrays; caches are kept for ever and nothing waits.
@@ -154,6 +180,7 @@ def build_world(
     Args:
       models, gpus, regions: names, as for `fleet_table`; deployments are in its order.
       intensity_g_per_kwh: `[H, R]`, gCO2e/kWh, columns in the order of `regions`.
+      ewif_l_per_kwh: `[R]`, litres that generating a kWh takes (`read_mix`); 0 by default.
       dtype: of every float; indices are int32.
 
     Raises:
@@ -174,6 +201,9 @@ def build_world(
     grids: dict[str, Any] = {
         "block_tokens": np.asarray(BLOCK_TOKENS, np.float64),
         "pue": np.array([pue_of(region) for region in regions]),
+        "wue_l_per_kwh": np.array([wue_of(region) for region in regions]),
+        "ewif_l_per_kwh": np.zeros(len(regions)) if ewif_l_per_kwh is None else ewif_l_per_kwh,
+        "price_usd_per_kwh": np.array([price_of(region)[0] for region in regions]),
         "intensity_g_per_kwh": intensity,
         "rtt_s": _rtt_s(regions),
         "wait_s": np.zeros((1, 1)),

@@ -44,15 +44,17 @@ COLUMNS = {
     "moves": lambda row: _number(row["moves"], ","),
     "returns": lambda row: _number(row["returns"], ","),
     "rebuilt ktok": lambda row: _number(row["rebuilt_tokens"], ",.1f", unit=1e3),
+    "water L": lambda row: _number(row["water_l"], ",.2f"),
+    "cost USD": lambda row: _number(row["cost_usd"], ",.3f"),
     "of plan %": lambda row: _captured(row, "plan"),
     "of bound %": lambda row: _captured(row, "bound"),
 }
 
-CAPTURED = 2
-"""The last columns, left out where there is no bound."""
+CAPTURED = ("of plan %", "of bound %")
+"""Left out where there is no bound."""
 
-NARROW = 3
-"""Columns shown where the terminal has no room for more."""
+LESS = (("water L", "cost USD"), CAPTURED, tuple(COLUMNS)[3:])
+"""Columns left out, one after another, where the terminal has no room for them."""
 
 WORSE = 0.01
 """Of mean quality below the baseline's: a saving beyond it is marked."""
@@ -74,8 +76,10 @@ def console(*, stderr: bool = False) -> Console:
 
 def show(study: Study, comparison: Comparison, out: Console) -> None:
     """Prints a table for each dataset and retention, then what a reader has to know."""
-    every = len(COLUMNS) - (0 if study.bounded else CAPTURED)
-    choices = [list(COLUMNS)[:count] for count in (every, len(COLUMNS) - CAPTURED, NARROW)]
+    every = [name for name in COLUMNS if study.bounded or name not in CAPTURED]
+    choices = [every]
+    for less in LESS:
+        choices.append([name for name in choices[-1] if name not in less])
     for title, rows in titled(study, comparison.summary):
         told = list(marked(rows.to_dict("records"), study.config.baseline))
         put(out, functools.partial(_table, told), title, choices)
@@ -87,7 +91,8 @@ def titled(study: Study, table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFram
     synthetic = {each.label for each in study.datasets if each.synthetic_times}
     for (dataset, retention), rows in table.groupby(["dataset", "retention"], sort=False):
         times = " (synthetic times)" if dataset in synthetic else ""
-        yield f"{dataset}{times}, caches: {retention}", rows
+        unserved = f"{rows['unserved_pct'].fillna(0).max():.2f} % unserved"
+        yield f"{dataset}{times}, caches: {retention}, {unserved}", rows
 
 
 def put(

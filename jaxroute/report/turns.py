@@ -34,6 +34,10 @@ def _gate(row: Row) -> str:
     return f"{mg(row['gain_g'])}, {row['p_back']:.3f}, {mg(row['return_g'])}"
 
 
+def _micro_usd(row: Row) -> str:
+    return "-" if pd.isna(row["cost_usd"]) else f"{1e6 * row['cost_usd']:.3f}"
+
+
 def _thresholds(row: Row) -> str:
     if pd.isna(row["gain_g"]):
         return "-"
@@ -57,6 +61,7 @@ LINES: dict[str, Callable[[Row], str]] = {
     "= prefill + decode + embodied": _parts,
     "of which rebuild": lambda row: mg(row["carbon_rebuild_g"]),
     "energy Wh": lambda row: f"{1e3 * row['energy_kwh']:.4f}",
+    "water mL, cost 1e-6 USD": lambda row: f"{1e3 * row['water_l']:.4f}, {_micro_usd(row)}",
     "TTFT s, E2E s": lambda row: f"{row['ttft_s']:.3f}, {row['e2e_s']:.2f}",
     "quality": lambda row: f"{row['quality']:.3f}",
     "move, return": lambda row: f"{row['moves']:.0f}, {row['returns']:.0f}",
