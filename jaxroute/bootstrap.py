@@ -59,20 +59,23 @@ def half_width(totals: Floats) -> Floats:
     """Half the 95 % interval of `Σa / Σb`, `[...]`, of `sums` `[..., 5, 1 + B]`.
 
     The symmetric bootstrap-t interval (Hall, 1988, Annals of Statistics 16, 927): with the standard
-    error of the linearised ratio `se² = Σ(a - R b)² / (Σb)²`, the 95th percentile of
+    error of the linearised ratio, `se² = Σ(a - R b)² / (Σb)²`, the 95th percentile of
     `|R* - R| / se*` over the replicates, times `se`. A total that few sessions carry is less sure
-    than a percentile interval says; `benchmarks/coverage.py` prints how often each covers.
+    than a percentile interval says. A replicate that happens to lack them is not that much surer:
+    its `se*²` counts as `se²/2` at least, without which one session of a tenth of the carbon made
+    an interval four times as wide. `benchmarks/coverage.py` prints how often it holds the truth.
 
-    NaN where so few sessions have any b that a twentieth of the replicates tell no standard error.
+    NaN where so few sessions have any b that a twentieth of the replicates have one or none.
     """
     a, b, aa, ab, bb = np.moveaxis(totals, -2, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = a / b
-        error = np.sqrt(np.maximum(aa - 2 * ratio * ab + ratio**2 * bb, 0)) / np.abs(b)
+        variance = np.maximum(aa - 2 * ratio * ab + ratio**2 * bb, 0) / b**2
+        least = np.maximum(variance[..., 1:], variance[..., :1] / 2)
         distance = np.abs(ratio[..., 1:] - ratio[..., :1])
-        known = error[..., 1:] > 1e-9 * np.abs(ratio[..., 1:])
         exact = distance <= 1e-9 * np.abs(ratio[..., :1])
-        t = np.where(exact, 0, np.where(known, distance / error[..., 1:], np.inf))
+        alone = ~(variance[..., 1:] > 1e-18 * ratio[..., 1:] ** 2)
+        t = np.where(exact, 0, np.where(alone, np.inf, distance / np.sqrt(least)))
     place = int(np.ceil(COVERAGE * t.shape[-1])) - 1
     quantile = np.partition(t, place, axis=-1)[..., place]
-    return np.where(np.isfinite(quantile), quantile, np.nan) * error[..., 0]
+    return np.where(np.isfinite(quantile), quantile, np.nan) * np.sqrt(variance[..., 0])

@@ -43,6 +43,9 @@ __all__ = [
     "SyntheticTimes", "WaterConfig", "read_config",
 ]  # fmt: skip
 
+COLUMNS = ("dataset", "retention", "policy", "seed")
+"""Of every table of a grid, beside one for each axis."""
+
 FLEET_LISTS = ("models", "gpus", "regions")
 
 PLAN_ROW, BOUND_ROW = "hindsight_plan", "lower_bound"
@@ -247,6 +250,9 @@ class StudyConfig(Section):
                 fleet = getattr(self.fleet, field)
                 for index, entry in enumerate(getattr(policy, field) or ()):
                     _known(["policy", name, field, index], entry, fleet, f"one of fleet.{field}")
+        for axis in self.vary:
+            if axis in COLUMNS:
+                raise fault(["vary", axis], "the name of a column", "a name of its own")
         policies = [*presets, *self.policy]
         _known(["baseline"], self.baseline, policies, "a policy")
         for index, entry in enumerate(self.policies or ()):

@@ -28,7 +28,9 @@ def show_grid(grid: Grid, out: Console) -> None:
     policy = shown_policy(grid)
     for dataset in grid.summary["dataset"].unique():
         for title, figures in _figures(grid, dataset, policy, baseline):
-            out.print(_table(f"{dataset}: {title}", figures, grid.axes))
+            out.print(f"\n{dataset}: {title}", markup=False)
+            out.print(_table(figures, grid.axes))
+    out.print()
     for line in grid_notes(grid):
         out.print(f"- {line}", markup=False, soft_wrap=not out.is_terminal)
 
@@ -83,11 +85,9 @@ def _figures(grid: Grid, dataset: str, policy: str, baseline: str) -> Iterator[t
     yield f"mean TTFT of {policy} against {baseline}'s, %", ttft.to_frame("change_pct")
 
 
-def _table(title: str, figures: Figures, axes: tuple[str, ...]) -> Table:
+def _table(figures: Figures, axes: tuple[str, ...]) -> Table:
     retentions = list(figures.index.get_level_values("retention").unique())
-    table = Table(
-        title=escape(title), title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False
-    )
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for axis in axes:
         table.add_column(escape(axis), overflow="fold")
     for name in retentions:
