@@ -153,7 +153,7 @@ def test_the_command_shows_savings_and_their_spread_over_seeds(
         cli.main()
     assert not caught.value.code
     printed = capsys.readouterr().out
-    assert "trace: carbon that carbon_router saves against fair_carbon, %, all sessions" in printed
+    assert "trace, 0.00 % unserved: carbon that carbon_router saves against" in printed
     assert "[a, b]: least and greatest over the seeds" in printed
     assert "elsewhere.csv is not on this machine" in printed
     assert "nan" not in printed

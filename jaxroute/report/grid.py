@@ -26,9 +26,10 @@ def show_grid(grid: Grid, out: Console) -> None:
     """Prints, for each trace, the shown policy's figures by combination and retention."""
     baseline = grid.cells[0].config.baseline
     policy = shown_policy(grid)
-    for dataset in grid.summary["dataset"].unique():
-        for title, figures in _figures(grid, dataset, policy, baseline):
-            out.print(f"\n{dataset}: {title}", markup=False)
+    for dataset, rows in grid.summary.groupby("dataset", sort=False):
+        unserved = f"{rows['unserved_pct'].max():.2f} % unserved"
+        for title, figures in _figures(grid, str(dataset), policy, baseline):
+            out.print(f"\n{dataset}, {unserved}: {title}", markup=False)
             out.print(_table(figures, grid.axes))
     out.print()
     for line in grid_notes(grid):

@@ -59,6 +59,9 @@ LESS = (("water L", "cost USD"), CAPTURED, tuple(COLUMNS)[3:])
 WORSE = 0.01
 """Of mean quality below the baseline's: a saving beyond it is marked."""
 
+FEW = 1_000
+"""Sessions below which a warning stands beside the intervals."""
+
 RECONSTRUCTION = (
     "fair_carbon is our reconstruction of a cache-blind router with the same choices, "
     "from one sentence of the CarbonRouter abstract"
@@ -209,6 +212,11 @@ def notes_of(
             ]
             if which:
                 yield f"{dataset.label}: turns on which the {gives} gave way: {'; '.join(which)}"
+        if len(dataset.lengths) < FEW:
+            yield (
+                f"{dataset.label}: with fewer than {FEW:,} sessions intervals are too narrow where "
+                "few of them carry the carbon (benchmarks/coverage.py)"
+            )
         chosen = fixed[dataset.label]
         if chosen:
             yield f"{dataset.label}: " + ", ".join(f"{k} = {v}" for k, v in chosen.items())
