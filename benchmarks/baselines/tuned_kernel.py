@@ -11,7 +11,10 @@ so only they are priced setting by setting; the others are priced cold.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.extending import intrinsic
+from numba.np import arrayobj
 from numpy.typing import NDArray
 
 f32 = np.float32
@@ -34,15 +37,17 @@ a hit, masks, draws noise or limits the TTFT; anything, for which every deployme
 WEIGHT = P_BACK + 1  # the first of eight
 PRICES = WEIGHT + 8
 
-# Rows of `x`: the state of a setting's session and its turn.
-(LAST, BEFORE, MOVES, RETURNS, MASKED, SHORT, SLOW, USED, BEST, WISHED, CACHED, SCORE_HERE,
- CACHED_HERE, ALIVE_HERE, IDLE_HERE, LEAST_QUALITY, OPEN, ENTER, FASTEST) = range(19)  # fmt: skip
+# Rows of `x`: the state of a setting's session, and what the turn brought so far. `_HERE` is where
+# the session is; OPEN where masks gave way; ENTER what model and size add to a cold score.
+(LAST, BEFORE, MOVES, RETURNS, MASKED, SHORT, SLOW, USED_S, BEST, WISHED, CACHED, SCORE_HERE,
+ CACHED_HERE, ALIVE_HERE, IDLE_HERE, LEAST_QUALITY, OPEN, ENTER, FASTEST_S) = range(19)  # fmt: skip
 
 # Rows of `fleet`: a deployment's coefficients; joules are with the host's.
 (PRE_J, PRE_J_CTX, PRE_S, PRE_S_CTX, LEAST_TTFT, DEC_J, DEC_J_CTX, DEC_S, DEC_S_CTX, EMBODIED_G,
  SHARED_G, LIMIT, PARAMS_B, PUE_KWH, WATER, USD, MODEL, REGION) = range(18)  # fmt: skip
 
-# Rows of `site`: a deployment at a turn, as a policy sees it; COLD_ ones without a cache.
+# Rows of `site`: a deployment at a turn; COLD_ without a cache, MORE_ than the least. KAPPA is g/J;
+# STANDING_G is the part of a score that depends on no cache, in a block with common prices.
 (FITS, KAPPA, Q, BASE_S, DECODE_G, DECODE_EMBODIED_G, LATE_S, PRE_G, PRE_G_CTX, COLD_G,
  COLD_EMBODIED_G, COLD_S, MORE_KAPPA, MORE_RTT, MORE_B, STANDING_G, SCORE) = range(17)  # fmt: skip
 
@@ -53,7 +58,8 @@ PRICES = WEIGHT + 8
 OUT = 24
 BY_ONE, BY_U, BY_X, BY_DU, BY_DX, BY_FIRST = range(6)  # rows of a bill: what multiplies them
 
-exactly = njit(cache=True, error_model="numpy", fastmath={"contract"}, forceinline=True)
+exactly = njit(cache=True, error_model="numpy", fastmath={"contract"})
+phase = njit(cache=True, error_model="numpy", fastmath={"contract", "nnan", "nsz"})
 choosing = njit(
     cache=True, error_model="numpy", fastmath={"contract", "nnan", "nsz"}, forceinline=True
 )
@@ -106,6 +112,84 @@ class Now(NamedTuple):
     leave: np.float32  # 0 where caches are dropped on leaving, else 1
 
 
+@intrinsic
+def row(typingctx, table, at):
+    """A row of STRIDE float32 of a table made so wide, as an array that nothing counts.
+
+    Its distance from other rows is a constant to LLVM, which therefore vectorises loops over them;
+    the table must outlive it.
+    """
+
+    def generate(context, builder, signature, arguments):
+        table, at = arguments
+        data = context.make_array(signature.args[0])(context, builder, table).data
+        found = context.make_array(signature.return_type)(context, builder)
+        wide = ir.IntType(64)
+        arrayobj.populate_array(
+            found,
+            data=builder.gep(data, [builder.mul(at, ir.Constant(wide, STRIDE))]),
+            shape=[ir.Constant(wide, STRIDE)],
+            strides=[ir.Constant(wide, 4)],
+            itemsize=ir.Constant(wide, 4),
+            meminfo=None,
+        )
+        return found._getvalue()
+
+    return types.Array(types.float32, 1, "C")(table, types.int64), generate
+
+
+@intrinsic
+def get(typingctx, table, at, p):
+    """`row(table, at)[p]`."""
+
+    def generate(context, builder, signature, arguments):
+        table, at, p = arguments
+        data = context.make_array(signature.args[0])(context, builder, table).data
+        begin = builder.mul(at, ir.Constant(ir.IntType(64), STRIDE))
+        return builder.load(builder.gep(builder.gep(data, [begin]), [p]))
+
+    return types.float32(table, types.int64, types.int64), generate
+
+
+@intrinsic
+def add_rows(typingctx, sums, p, bills, d, u, x, du, dx, first):
+    """`sums[p] += bills[d, 0] + u bills[d, 1] + x bills[d, 2] + ...`, rows of 16 float32.
+
+    LLVM does not vectorise the plain loop: it cannot tell that the two do not overlap.
+    """
+
+    def generate(context, builder, signature, arguments):
+        row = ir.VectorType(ir.FloatType(), AMOUNTS)
+
+        def address(array, kind, at):
+            data = context.make_array(kind)(context, builder, array).data
+            return builder.bitcast(builder.gep(data, [at]), row.as_pointer())
+
+        def spread(number):
+            one = builder.insert_element(ir.Constant(row, ir.Undefined), number, index(0))
+            zeros = ir.Constant(ir.VectorType(ir.IntType(32), AMOUNTS), [0] * AMOUNTS)
+            return builder.shuffle_vector(one, ir.Constant(row, ir.Undefined), zeros)
+
+        def index(at):
+            return ir.Constant(ir.IntType(64), at)
+
+        sums, p, bills, d, *factors = arguments
+        kinds = signature.args
+        total = address(sums, kinds[0], builder.mul(p, index(AMOUNTS)))
+        begin = builder.mul(d, index(6 * AMOUNTS))
+        found = builder.load(address(bills, kinds[2], begin), align=4)
+        for n, factor in enumerate(factors, 1):
+            at = builder.add(begin, index(n * AMOUNTS))
+            rates = builder.load(address(bills, kinds[2], at), align=4)
+            product = builder.fmul(rates, spread(factor), flags=("contract",))
+            found = builder.fadd(found, product, flags=("contract",))
+        builder.store(builder.fadd(builder.load(total, align=4), found), total, align=4)
+        return context.get_dummy_value()
+
+    numbers = (types.float32,) * 5
+    return types.void(sums, types.int64, bills, types.int64, *numbers), generate
+
+
 @choosing
 def least(a, b):
     return a if a < b else b
@@ -122,126 +206,196 @@ def blocks(tokens, block):
     return block * np.floor((tokens + HALF) * (ONE / block))
 
 
+@phase
+def fill(table, at, lanes, value):
+    """Sets a row."""
+    values = row(table, at)
+    for p in range(lanes):
+        values[p] = value
+
+
+@phase
+def add(table, at, lanes, value):
+    """Adds to a row."""
+    values = row(table, at)
+    for p in range(lanes):
+        values[p] += value
+
+
 @exactly
 def survey(w, fleet, site, hour, home, bin_, quality, now):
     """Fills `site`; returns the best quality that fits the context and least kappa, rtt, size."""
+    at_fits = row(site, FITS)
+    at_kappa = row(site, KAPPA)
+    at_quality = row(site, Q)
+    at_base_s = row(site, BASE_S)
+    at_decode_g = row(site, DECODE_G)
+    at_decode_embodied_g = row(site, DECODE_EMBODIED_G)
+    at_late_s = row(site, LATE_S)
+    at_pre_g = row(site, PRE_G)
+    at_pre_g_ctx = row(site, PRE_G_CTX)
+    at_more_kappa = row(site, MORE_KAPPA)
+    at_more_rtt = row(site, MORE_RTT)
+    at_more_b = row(site, MORE_B)
     D = len(w.classes)
     v = most(now.predicted - ONE, ZERO)
     y = v * (now.prompt + v * HALF)
     history = now.prompt + now.predicted
     wait = bin_ * len(w.wait_s) // TIME_BINS
     for d in range(D):
-        site[KAPPA, d] = fleet[PUE_KWH, d] * w.carbon[hour, d]
-        site[MORE_RTT, d] = w.rtt_s[home, d]
-        site[BASE_S, d] = w.rtt_s[home, d] + w.wait_s[wait, d]
+        at_kappa[d] = get(fleet, PUE_KWH, d) * w.carbon[hour, d]
+        at_more_rtt[d] = w.rtt_s[home, d]
+        at_base_s[d] = w.rtt_s[home, d] + w.wait_s[wait, d]
     for d in range(D):
-        seconds = fleet[DEC_S, d] * v + fleet[DEC_S_CTX, d] * y
-        site[DECODE_G, d] = (fleet[DEC_J, d] * v + fleet[DEC_J_CTX, d] * y) * site[KAPPA, d]
-        site[DECODE_EMBODIED_G, d] = fleet[SHARED_G, d] * seconds
-        site[LATE_S, d] = site[BASE_S, d] + seconds
-        site[PRE_G, d] = fleet[PRE_J, d] * site[KAPPA, d]
-        site[PRE_G_CTX, d] = fleet[PRE_J_CTX, d] * site[KAPPA, d]
-        site[FITS, d] = ONE if history <= fleet[LIMIT, d] else ZERO
+        seconds = get(fleet, DEC_S, d) * v + get(fleet, DEC_S_CTX, d) * y
+        at_decode_g[d] = (get(fleet, DEC_J, d) * v + get(fleet, DEC_J_CTX, d) * y) * at_kappa[d]
+        at_decode_embodied_g[d] = get(fleet, SHARED_G, d) * seconds
+        at_late_s[d] = at_base_s[d] + seconds
+        at_pre_g[d] = get(fleet, PRE_J, d) * at_kappa[d]
+        at_pre_g_ctx[d] = get(fleet, PRE_J_CTX, d) * at_kappa[d]
+        at_fits[d] = ONE if history <= get(fleet, LIMIT, d) else ZERO
     top, least_kappa, least_rtt, least_b = NONE, INF, INF, INF
     for d in range(D):
-        site[Q, d] = quality[int(fleet[MODEL, d])]
-        if site[FITS, d] > ZERO:
-            top = most(top, site[Q, d])
-            least_kappa = least(least_kappa, site[KAPPA, d])
-            least_rtt = least(least_rtt, site[MORE_RTT, d])
-            least_b = least(least_b, fleet[PARAMS_B, d])
+        at_quality[d] = quality[int(get(fleet, MODEL, d))]
+        if at_fits[d] > ZERO:
+            top = most(top, at_quality[d])
+            least_kappa = least(least_kappa, at_kappa[d])
+            least_rtt = least(least_rtt, at_more_rtt[d])
+            least_b = least(least_b, get(fleet, PARAMS_B, d))
     for d in range(D):
         # KAPPA is per joule; prices are of g/kWh.
-        site[MORE_KAPPA, d] = (site[KAPPA, d] - least_kappa) * f32(3.6e6)
-        site[MORE_RTT, d] -= least_rtt
-        site[MORE_B, d] = fleet[PARAMS_B, d] - least_b
+        at_more_kappa[d] = (at_kappa[d] - least_kappa) * f32(3.6e6)
+        at_more_rtt[d] -= least_rtt
+        at_more_b[d] = get(fleet, PARAMS_B, d) - least_b
     return top, least_kappa * f32(3.6e6), least_rtt, least_b
 
 
-@choosing
+@phase
 def price_cold(w, fleet, site, now, believed):
     """The cold columns of `site`, `believed` tokens being taken for cached everywhere."""
+    at_decode_g = row(site, DECODE_G)
+    at_decode_embodied_g = row(site, DECODE_EMBODIED_G)
+    at_late_s = row(site, LATE_S)
+    at_pre_g = row(site, PRE_G)
+    at_pre_g_ctx = row(site, PRE_G_CTX)
+    at_cold_g = row(site, COLD_G)
+    at_cold_embodied_g = row(site, COLD_EMBODIED_G)
+    at_cold_s = row(site, COLD_S)
     u = now.prompt - believed
     x = u * (now.prompt + believed) * HALF
     for d in range(len(w.classes)):
-        seconds = fleet[PRE_S, d] * u + fleet[PRE_S_CTX, d] * x
-        site[COLD_G, d] = site[DECODE_G, d] + (site[PRE_G, d] * u + site[PRE_G_CTX, d] * x)
-        site[COLD_EMBODIED_G, d] = site[DECODE_EMBODIED_G, d] + fleet[EMBODIED_G, d] * seconds
-        site[COLD_S, d] = site[LATE_S, d] + most(fleet[LEAST_TTFT, d], seconds)
+        seconds = get(fleet, PRE_S, d) * u + get(fleet, PRE_S_CTX, d) * x
+        at_cold_g[d] = at_decode_g[d] + (at_pre_g[d] * u + at_pre_g_ctx[d] * x)
+        at_cold_embodied_g[d] = at_decode_embodied_g[d] + get(fleet, EMBODIED_G, d) * seconds
+        at_cold_s[d] = at_late_s[d] + most(get(fleet, LEAST_TTFT, d), seconds)
 
 
-@choosing
-def age(w, x, resident, used, slot, d, lanes, now, ttl_s, decay_s):
+@phase
+def age(w, x, residents, useds, slot, d, lanes, now, ttl_s, decay_s):
     """What of a slot's caches is left on arrival, where they have a finite life."""
+    resident, used = row(residents, slot), row(useds, slot)
+    x_last = row(x, LAST)
+    x_used_s = row(x, USED_S)
+    x_idle_here = row(x, IDLE_HERE)
     here, fresh = f32(d), now.fresh
     for p in range(lanes):
-        mine = x[LAST, p] == here
-        tokens, since_s = resident[slot, p], used[slot, p]
-        resident[slot, p] = now.context if mine and fresh else tokens
-        used[slot, p] = x[USED, p] if mine and fresh else since_s
+        mine = x_last[p] == here
+        tokens, since_s = resident[p], used[p]
+        resident[p] = now.context if mine & fresh else tokens
+        used[p] = x_used_s[p] if mine & fresh else since_s
     if w.decays:
         for p in range(lanes):
-            lapse_s = most(now.gap_s - most(used[slot, p], ZERO), ZERO)
-            left = resident[slot, p] * np.exp(-lapse_s / decay_s)
-            resident[slot, p] = np.floor(left + EDGE_TOKENS)
+            lapse_s = most(now.gap_s - most(used[p], ZERO), ZERO)
+            left = resident[p] * np.exp(-lapse_s / decay_s)
+            resident[p] = np.floor(left + EDGE_TOKENS)
     for p in range(lanes):
-        mine = x[LAST, p] == here
-        idle_s, before_s = most(now.gap_s - used[slot, p], ZERO), x[IDLE_HERE, p]
-        tokens = resident[slot, p]
-        used[slot, p] -= now.gap_s
-        resident[slot, p] = ZERO if idle_s > ttl_s else tokens
-        x[IDLE_HERE, p] = idle_s if mine else before_s
+        mine = x_last[p] == here
+        idle_s, before_s = most(now.gap_s - used[p], ZERO), x_idle_here[p]
+        tokens = resident[p]
+        used[p] -= now.gap_s
+        resident[p] = ZERO if idle_s > ttl_s else tokens
+        x_idle_here[p] = idle_s if mine else before_s
 
 
 @choosing
-def arrive(resident, slot, p, mine, now, fresh):
+def arrive(resident, p, mine, now, fresh):
     """Tokens alive at a slot; leaves those that remain of them after this turn."""
-    stored = resident[slot, p]
-    alive = now.context if mine and fresh else stored
+    stored = resident[p]
+    alive = now.context if mine & fresh else stored
     alive = alive if mine else alive * now.leave
-    resident[slot, p] = least(alive, now.k)
+    resident[p] = least(alive, now.k)
     return alive
 
 
-@choosing
-def keep_only(x, resident, slot, d, lanes, now, fresh):
+@phase
+def keep_only(x, residents, slot, d, lanes, now, fresh):
     """The caches of a slot that may not serve."""
+    resident = row(residents, slot)
+    x_last = row(x, LAST)
     here = f32(d)
     for p in range(lanes):
-        arrive(resident, slot, p, x[LAST, p] == here, now, fresh)
+        arrive(resident, p, x_last[p] == here, now, fresh)
 
 
 @choosing
-def settle(x, p, here, mine, alive, cached, score):
+def settle(
+    bests,
+    wishes,
+    cacheds,
+    scores_here,
+    cacheds_here,
+    alives_here,
+    p,
+    here,
+    mine,
+    alive,
+    cached,
+    score,
+):
     """Enters a slot's score: where it is the least, and where the session is."""
-    best, wished, tokens = x[BEST, p], x[WISHED, p], x[CACHED, p]
-    score_here, cached_here, alive_here = x[SCORE_HERE, p], x[CACHED_HERE, p], x[ALIVE_HERE, p]
+    best, wished, tokens = bests[p], wishes[p], cacheds[p]
+    score_here, cached_here, alive_here = scores_here[p], cacheds_here[p], alives_here[p]
     better = (score < best) | ((score == best) & (here < wished))
-    x[BEST, p] = score if better else best
-    x[WISHED, p] = here if better else wished
-    x[CACHED, p] = cached if better else tokens
-    x[SCORE_HERE, p] = score if mine else score_here
-    x[CACHED_HERE, p] = cached if mine else cached_here
-    x[ALIVE_HERE, p] = alive if mine else alive_here
+    bests[p] = score if better else best
+    wishes[p] = here if better else wished
+    cacheds[p] = cached if better else tokens
+    scores_here[p] = score if mine else score_here
+    cacheds_here[p] = cached if mine else cached_here
+    alives_here[p] = alive if mine else alive_here
 
 
-@choosing
-def price_slot_shared(fleet, site, prices, x, resident, slot, d, lanes, now, fresh):
+@phase
+def price_slot_shared(fleet, site, prices, x, residents, slot, d, lanes, now, fresh):
     """A slot of a block that shares its prices: they are folded into four numbers."""
+    resident = row(residents, slot)
+    best, wished, tokens = row(x, BEST), row(x, WISHED), row(x, CACHED)
+    score_here, cached_here = row(x, SCORE_HERE), row(x, CACHED_HERE)
+    alive_here = row(x, ALIVE_HERE)
+    x_last = row(x, LAST)
+    at_decode_g = row(site, DECODE_G)
+    at_decode_embodied_g = row(site, DECODE_EMBODIED_G)
+    at_late_s = row(site, LATE_S)
+    at_pre_g = row(site, PRE_G)
+    at_pre_g_ctx = row(site, PRE_G_CTX)
+    at_standing_g = row(site, STANDING_G)
     here = f32(d)
-    pre_s, pre_s_ctx, least_s = fleet[PRE_S, d], fleet[PRE_S_CTX, d], fleet[LEAST_TTFT, d]
-    embodied = prices[EMBODIED, 0] * fleet[EMBODIED_G, d]
-    by_u = prices[CARBON, 0] * site[PRE_G, d] + embodied * pre_s
-    by_x = prices[CARBON, 0] * site[PRE_G_CTX, d] + embodied * pre_s_ctx
-    fixed_g = prices[CARBON, 0] * site[DECODE_G, d]
-    fixed_g += prices[EMBODIED, 0] * site[DECODE_EMBODIED_G, d]
-    fixed_g += prices[LATENCY, 0] * site[LATE_S, d] + site[STANDING_G, d]
-    latency, knowledge = prices[LATENCY, 0], prices[KNOWLEDGE, 0]
-    unknown = prices[UNKNOWN, 0] * now.full
-    away_g = prices[SWITCH, 0] if now.begun else ZERO
+    pre_s, pre_s_ctx, least_s = (
+        get(fleet, PRE_S, d),
+        get(fleet, PRE_S_CTX, d),
+        get(fleet, LEAST_TTFT, d),
+    )
+    embodied = get(prices, EMBODIED, 0) * get(fleet, EMBODIED_G, d)
+    by_u = get(prices, CARBON, 0) * at_pre_g[d] + embodied * pre_s
+    by_x = get(prices, CARBON, 0) * at_pre_g_ctx[d] + embodied * pre_s_ctx
+    fixed_g = get(prices, CARBON, 0) * at_decode_g[d]
+    fixed_g += get(prices, EMBODIED, 0) * at_decode_embodied_g[d]
+    fixed_g += get(prices, LATENCY, 0) * at_late_s[d] + at_standing_g[d]
+    latency, knowledge = get(prices, LATENCY, 0), get(prices, KNOWLEDGE, 0)
+    unknown = get(prices, UNKNOWN, 0) * now.full
+    away_g = get(prices, SWITCH, 0) if now.begun else ZERO
     for p in range(lanes):
-        mine = x[LAST, p] == here
-        alive = arrive(resident, slot, p, mine, now, fresh)
+        mine = x_last[p] == here
+        alive = arrive(resident, p, mine, now, fresh)
         cached = blocks(least(alive, now.usable), now.block)
         believed = knowledge * cached + unknown
         u = now.prompt - believed
@@ -249,23 +403,36 @@ def price_slot_shared(fleet, site, prices, x, resident, slot, d, lanes, now, fre
         seconds = pre_s * u + pre_s_ctx * attended
         score = fixed_g + by_u * u + by_x * attended + latency * most(least_s, seconds)
         score += ZERO if mine else away_g
-        settle(x, p, here, mine, alive, cached, score)
+        settle(
+            best,
+            wished,
+            tokens,
+            score_here,
+            cached_here,
+            alive_here,
+            p,
+            here,
+            mine,
+            alive,
+            cached,
+            score,
+        )
 
 
 @choosing
 def weigh(prices, p, at, mine, begun, now, cached):
     """Score and TTFT of one setting at deployment `at` with `cached` tokens there."""
-    believed = prices[KNOWLEDGE, p] * cached + prices[UNKNOWN, p] * now.full
+    believed = get(prices, KNOWLEDGE, p) * cached + get(prices, UNKNOWN, p) * now.full
     u = now.prompt - believed
     attended = u * (now.prompt + believed) * HALF
     seconds = at.pre_s * u + at.pre_s_ctx * attended
     first_s = most(at.least_s, seconds)
-    score = prices[CARBON, p] * (at.decode_g + at.pre_g * u + at.pre_g_ctx * attended)
-    score += prices[EMBODIED, p] * (at.decode_embodied_g + at.embodied_g * seconds)
-    score += prices[LATENCY, p] * (at.late_s + first_s)
-    score += prices[QUALITY, p] * at.worse + prices[SIZE, p] * at.more_b
-    score += prices[INTENSITY, p] * at.more_kappa + prices[RTT, p] * at.more_rtt
-    score += ZERO if mine else prices[SWITCH, p] * begun
+    score = get(prices, CARBON, p) * (at.decode_g + at.pre_g * u + at.pre_g_ctx * attended)
+    score += get(prices, EMBODIED, p) * (at.decode_embodied_g + at.embodied_g * seconds)
+    score += get(prices, LATENCY, p) * (at.late_s + first_s)
+    score += get(prices, QUALITY, p) * at.worse + get(prices, SIZE, p) * at.more_b
+    score += get(prices, INTENSITY, p) * at.more_kappa + get(prices, RTT, p) * at.more_rtt
+    score += ZERO if mine else get(prices, SWITCH, p) * begun
     return score, at.base_s + first_s
 
 
@@ -293,82 +460,134 @@ class At(NamedTuple):
 def column(fleet, site, d, top):
     """The numbers that `weigh` reads, of deployment d."""
     return At(
-        fleet[PRE_S, d], fleet[PRE_S_CTX, d], fleet[LEAST_TTFT, d], site[PRE_G, d],
-        site[PRE_G_CTX, d], site[DECODE_G, d], fleet[EMBODIED_G, d], site[DECODE_EMBODIED_G, d],
-        site[BASE_S, d], site[LATE_S, d], site[Q, d], top - site[Q, d], site[MORE_KAPPA, d],
-        site[MORE_RTT, d], site[MORE_B, d],
+        get(fleet, PRE_S, d), get(fleet, PRE_S_CTX, d), get(fleet, LEAST_TTFT, d), get(site, PRE_G, d),
+        get(site, PRE_G_CTX, d), get(site, DECODE_G, d), get(fleet, EMBODIED_G, d), get(site, DECODE_EMBODIED_G, d),
+        get(site, BASE_S, d), get(site, LATE_S, d), get(site, Q, d), top - get(site, Q, d), get(site, MORE_KAPPA, d),
+        get(site, MORE_RTT, d), get(site, MORE_B, d),
     )  # fmt: skip
 
 
-@choosing
-def price_slot(fleet, site, prices, x, resident, slot, d, lanes, now, fresh, top):
+@phase
+def price_slot(fleet, site, prices, x, residents, slot, d, lanes, now, fresh, top):
     """A slot of a block whose settings differ."""
+    resident = row(residents, slot)
+    best, wished, tokens = row(x, BEST), row(x, WISHED), row(x, CACHED)
+    score_here, cached_here = row(x, SCORE_HERE), row(x, CACHED_HERE)
+    alive_here = row(x, ALIVE_HERE)
+    x_last = row(x, LAST)
+    x_least_quality = row(x, LEAST_QUALITY)
     here, at, begun = f32(d), column(fleet, site, d, top), ONE if now.begun else ZERO
     for p in range(lanes):
-        mine = x[LAST, p] == here
-        alive = arrive(resident, slot, p, mine, now, fresh)
+        mine = x_last[p] == here
+        alive = arrive(resident, p, mine, now, fresh)
         cached = blocks(least(alive, now.usable), now.block)
         score, _ = weigh(prices, p, at, mine, begun, now, cached)
-        score = score if at.quality >= x[LEAST_QUALITY, p] else INF
-        settle(x, p, here, mine, alive, cached, score)
+        score = score if at.quality >= x_least_quality[p] else INF
+        settle(
+            best,
+            wished,
+            tokens,
+            score_here,
+            cached_here,
+            alive_here,
+            p,
+            here,
+            mine,
+            alive,
+            cached,
+            score,
+        )
 
 
-@choosing
-def price_dense(fleet, site, prices, x, resident, scratch, allowed, d, lanes, now, fresh, top, u01):
+@phase
+def price_dense(
+    fleet, site, prices, x, residents, scratch, alloweds, d, lanes, now, fresh, top, u01
+):
     """A slot (its number is d) under every filter but that on the TTFT, into `scratch`."""
+    resident, allowed = row(residents, d), row(alloweds, d)
+    scores, ttfts = row(scratch, 4 * d), row(scratch, 4 * d + 1)
+    alives, cacheds = row(scratch, 4 * d + 2), row(scratch, 4 * d + 3)
+    x_last, x_least, x_open = row(x, LAST), row(x, LEAST_QUALITY), row(x, OPEN)
+    x_fastest_s, x_noise = row(x, FASTEST_S), row(prices, NOISE)
     here, at, begun = f32(d), column(fleet, site, d, top), ONE if now.begun else ZERO
     for p in range(lanes):
-        mine = x[LAST, p] == here
-        alive = arrive(resident, d, p, mine, now, fresh)
+        mine = x_last[p] == here
+        alive = arrive(resident, p, mine, now, fresh)
         cached = blocks(least(alive, now.usable), now.block)
         score, ttft_s = weigh(prices, p, at, mine, begun, now, cached)
-        score += prices[NOISE, p] * u01
-        may = (at.quality >= x[LEAST_QUALITY, p]) & (allowed[d, p] + x[OPEN, p] > ZERO)
-        fastest_s = x[FASTEST, p]
+        score += x_noise[p] * u01
+        may = (at.quality >= x_least[p]) & (allowed[p] + x_open[p] > ZERO)
+        fastest_s = x_fastest_s[p]
         ttft_s = ttft_s if may else INF
-        x[FASTEST, p] = least(fastest_s, ttft_s)
-        scratch[4 * d, p] = score
-        scratch[4 * d + 1, p] = ttft_s
-        scratch[4 * d + 2, p] = alive
-        scratch[4 * d + 3, p] = cached
+        x_fastest_s[p] = least(fastest_s, ttft_s)
+        scores[p], ttfts[p], alives[p], cacheds[p] = score, ttft_s, alive, cached
 
 
-@choosing
+@phase
 def settle_dense(prices, x, scratch, d, lanes):
     """Enters what `price_dense` left, where the limit on the TTFT allows it."""
-    here = f32(d)
+    scores, ttfts = row(scratch, 4 * d), row(scratch, 4 * d + 1)
+    alives, cacheds = row(scratch, 4 * d + 2), row(scratch, 4 * d + 3)
+    best, wished, tokens = row(x, BEST), row(x, WISHED), row(x, CACHED)
+    score_here, cached_here = row(x, SCORE_HERE), row(x, CACHED_HERE)
+    alive_here = row(x, ALIVE_HERE)
+    x_last, x_fastest_s, slo_s, here = row(x, LAST), row(x, FASTEST_S), row(prices, SLO), f32(d)
     for p in range(lanes):
-        ttft_s, limit_s = scratch[4 * d + 1, p], most(prices[SLO, p], x[FASTEST, p])
-        score = scratch[4 * d, p]
-        score = score if (ttft_s <= limit_s) & (ttft_s < INF) else INF
-        mine = x[LAST, p] == here
-        settle(x, p, here, mine, scratch[4 * d + 2, p], scratch[4 * d + 3, p], score)
+        limit_s = most(slo_s[p], x_fastest_s[p])
+        score = scores[p] if (ttfts[p] <= limit_s) & (ttfts[p] < INF) else INF
+        mine = x_last[p] == here
+        settle(
+            best, wished, tokens, score_here, cached_here, alive_here, p, here, mine, alives[p],
+            cacheds[p], score,
+        )  # fmt: skip
 
 
-@choosing
+@phase
+def count_slow(prices, x, lanes):
+    """Counts the turns on which nothing is fast enough."""
+    slow, fastest_s, slo_s = row(x, SLOW), row(x, FASTEST_S), row(prices, SLO)
+    for p in range(lanes):
+        slow[p] += ONE if fastest_s[p] > slo_s[p] else ZERO
+
+
+@phase
 def cold_shared(site, prices, slot_of, may, D, begun, top):
     """The least score among the deployments that are no slots, and where it is."""
-    away_g = prices[SWITCH, 0] if begun else ZERO
+    at_cold_g = row(site, COLD_G)
+    at_cold_embodied_g = row(site, COLD_EMBODIED_G)
+    at_cold_s = row(site, COLD_S)
+    at_standing_g = row(site, STANDING_G)
+    at_score = row(site, SCORE)
+    away_g = get(prices, SWITCH, 0) if begun else ZERO
     for d in range(D):
-        score = prices[CARBON, 0] * site[COLD_G, d] + prices[EMBODIED, 0] * site[COLD_EMBODIED_G, d]
-        score += prices[LATENCY, 0] * site[COLD_S, d]
-        site[SCORE, d] = score + (site[STANDING_G, d] + away_g)
+        score = (
+            get(prices, CARBON, 0) * at_cold_g[d] + get(prices, EMBODIED, 0) * at_cold_embodied_g[d]
+        )
+        score += get(prices, LATENCY, 0) * at_cold_s[d]
+        at_score[d] = score + (at_standing_g[d] + away_g)
     best, wished = INF, NONE
     for d in range(D):
-        if may[d] > ZERO and slot_of[d] < 0 and site[SCORE, d] < best:
-            best, wished = site[SCORE, d], f32(d)
+        if may[d] > ZERO and slot_of[d] < 0 and at_score[d] < best:
+            best, wished = at_score[d], f32(d)
     return best, wished
 
 
-@choosing
+@phase
 def cold_three(site, prices, x, lanes, a, b, c):
     """Three deployments that are no slots, under every setting; of one model and size."""
+    x_best = row(x, BEST)
+    x_wished = row(x, WISHED)
+    x_enter = row(x, ENTER)
     at_a, at_b, at_c = cold_column(site, a), cold_column(site, b), cold_column(site, c)
     name_a, name_b, name_c = f32(a), f32(b), f32(c)
     for p in range(lanes):
-        enter, carbon, embodied = x[ENTER, p], prices[CARBON, p], prices[EMBODIED, p]
-        latency, intensity, rtt = prices[LATENCY, p], prices[INTENSITY, p], prices[RTT, p]
-        best, wished = x[BEST, p], x[WISHED, p]
+        enter, carbon, embodied = x_enter[p], get(prices, CARBON, p), get(prices, EMBODIED, p)
+        latency, intensity, rtt = (
+            get(prices, LATENCY, p),
+            get(prices, INTENSITY, p),
+            get(prices, RTT, p),
+        )
+        best, wished = x_best[p], x_wished[p]
         score_a = cold(at_a, enter, carbon, embodied, latency, intensity, rtt)
         score_b = cold(at_b, enter, carbon, embodied, latency, intensity, rtt)
         score_c = cold(at_c, enter, carbon, embodied, latency, intensity, rtt)
@@ -376,15 +595,15 @@ def cold_three(site, prices, x, lanes, a, b, c):
         name_ab = name_b if score_b < score_a else name_a
         name_ab = name_c if score_c < score_ab else name_ab
         score_ab = least(score_ab, score_c)
-        x[WISHED, p] = name_ab if score_ab < best else wished
-        x[BEST, p] = least(score_ab, best)
+        x_wished[p] = name_ab if score_ab < best else wished
+        x_best[p] = least(score_ab, best)
 
 
 @choosing
 def cold_column(site, d):
     return (
-        site[COLD_G, d], site[COLD_EMBODIED_G, d], site[COLD_S, d], site[MORE_KAPPA, d],
-        site[MORE_RTT, d],
+        get(site, COLD_G, d), get(site, COLD_EMBODIED_G, d), get(site, COLD_S, d), get(site, MORE_KAPPA, d),
+        get(site, MORE_RTT, d),
     )  # fmt: skip
 
 
@@ -395,27 +614,32 @@ def cold(at, enter, carbon, embodied, latency, intensity, rtt):
     return score + intensity * at[3] + rtt * at[4]
 
 
-@choosing
+@phase
 def cold_distinct(w, fleet, site, prices, x, slot_of, lanes, begun, top):
     """The least score of each setting among the deployments that are no slots."""
+    x_least_quality = row(x, LEAST_QUALITY)
+    x_enter = row(x, ENTER)
+    at_fits = row(site, FITS)
+    at_quality = row(site, Q)
+    at_more_b = row(site, MORE_B)
     threshold, away = INF, ONE if begun else ZERO
     for p in range(lanes):
-        threshold = least(threshold, x[LEAST_QUALITY, p])
+        threshold = least(threshold, x_least_quality[p])
     begin = 0
     for end in w.class_ends:
         at, begin = begin, end
-        quality = site[Q, w.classes[at]]
+        quality = at_quality[w.classes[at]]
         if quality < threshold:
             continue
-        worse, more_b = top - quality, site[MORE_B, w.classes[at]]
+        worse, more_b = top - quality, at_more_b[w.classes[at]]
         for p in range(lanes):
-            enter = prices[QUALITY, p] * worse + prices[SIZE, p] * more_b
-            enter += prices[SWITCH, p] * away
-            x[ENTER, p] = enter if quality >= x[LEAST_QUALITY, p] else INF
+            enter = get(prices, QUALITY, p) * worse + get(prices, SIZE, p) * more_b
+            enter += get(prices, SWITCH, p) * away
+            x_enter[p] = enter if quality >= x_least_quality[p] else INF
         a = b = -1
         for n in range(at, end):
             d = w.classes[n]
-            if slot_of[d] >= 0 or site[FITS, d] == ZERO:
+            if slot_of[d] >= 0 or at_fits[d] == ZERO:
                 continue
             if a < 0:
                 a = d
@@ -429,45 +653,51 @@ def cold_distinct(w, fleet, site, prices, x, slot_of, lanes, begun, top):
             cold_three(site, prices, x, lanes, a, b, b)
 
 
-@choosing
+@phase
 def filter_lanes(site, prices, x, allowed, lanes, D, top, dense):
     """Which masks give way (`OPEN`) and the least quality of each setting; counts both."""
+    x_masked = row(x, MASKED)
+    x_short = row(x, SHORT)
+    x_least_quality = row(x, LEAST_QUALITY)
+    x_open = row(x, OPEN)
+    at_fits = row(site, FITS)
+    at_quality = row(site, Q)
     for p in range(lanes):
-        x[OPEN, p] = ZERO
-        x[LEAST_QUALITY, p] = top
+        x_open[p] = ZERO
+        x_least_quality[p] = top
     if dense:
         for p in range(lanes):
-            x[LEAST_QUALITY, p] = NONE
+            x_least_quality[p] = NONE
         for d in range(D):
-            if site[FITS, d] > ZERO:
-                quality = site[Q, d]
+            if at_fits[d] > ZERO:
+                quality = at_quality[d]
                 for p in range(lanes):
-                    known = x[LEAST_QUALITY, p]
-                    x[LEAST_QUALITY, p] = most(known, quality if allowed[d, p] > ZERO else NONE)
+                    known = x_least_quality[p]
+                    x_least_quality[p] = most(known, quality if allowed[d, p] > ZERO else NONE)
         for p in range(lanes):
-            best = x[LEAST_QUALITY, p]
+            best = x_least_quality[p]
             gives_way = ONE if best == NONE else ZERO
-            x[OPEN, p] = gives_way
-            x[MASKED, p] += gives_way
-            x[LEAST_QUALITY, p] = top if best == NONE else best
+            x_open[p] = gives_way
+            x_masked[p] += gives_way
+            x_least_quality[p] = top if best == NONE else best
     for p in range(lanes):
-        best = x[LEAST_QUALITY, p]
-        floor = most(prices[FLOOR, p], best - prices[SLACK, p])
-        x[SHORT, p] += ONE if floor > best else ZERO
-        x[LEAST_QUALITY, p] = least(floor, best)
+        best = x_least_quality[p]
+        floor = most(get(prices, FLOOR, p), best - get(prices, SLACK, p))
+        x_short[p] += ONE if floor > best else ZERO
+        x_least_quality[p] = least(floor, best)
 
 
 @choosing
 def rebuild_price_g(w, fleet, site, prices, x, p, i, now, ttl_s, decay_s):
     """What coming back to i at the next turn would rebuild, g."""
-    gap_s = prices[GAP, p]
-    left = prices[KNOWLEDGE, p] * x[ALIVE_HERE, p] + prices[UNKNOWN, p] * now.kept
+    gap_s = get(prices, GAP, p)
+    left = get(prices, KNOWLEDGE, p) * get(x, ALIVE_HERE, p) + get(prices, UNKNOWN, p) * now.kept
     left, stay = least(left, now.k), now.prompt + most(now.predicted - ONE, ZERO)
     if w.decays:
         fade = np.exp(-gap_s / decay_s)
         left, stay = left * fade, stay * fade
     left, stay = np.floor(left + EDGE_TOKENS), np.floor(stay + EDGE_TOKENS)
-    if w.drops or (w.ages and x[IDLE_HERE, p] + gap_s > ttl_s):
+    if w.drops or (w.ages and get(x, IDLE_HERE, p) + gap_s > ttl_s):
         left = ZERO
     if w.ages and gap_s > ttl_s:
         stay = ZERO
@@ -475,74 +705,77 @@ def rebuild_price_g(w, fleet, site, prices, x, p, i, now, ttl_s, decay_s):
     start, stop = blocks(least(left, history), now.block), blocks(least(stay, history), now.block)
     u = stop - start
     attended = u * (stop + start) * HALF
-    seconds = fleet[PRE_S, i] * u + fleet[PRE_S_CTX, i] * attended
-    operational_g = site[PRE_G, i] * u + site[PRE_G_CTX, i] * attended
-    embodied_g = fleet[EMBODIED_G, i] * seconds
+    seconds = get(fleet, PRE_S, i) * u + get(fleet, PRE_S_CTX, i) * attended
+    operational_g = get(site, PRE_G, i) * u + get(site, PRE_G_CTX, i) * attended
+    embodied_g = get(fleet, EMBODIED_G, i) * seconds
     return (
-        prices[CARBON, p] * operational_g
-        + prices[EMBODIED, p] * embodied_g
-        + prices[LATENCY, p] * seconds
+        get(prices, CARBON, p) * operational_g
+        + get(prices, EMBODIED, p) * embodied_g
+        + get(prices, LATENCY, p) * seconds
     )
 
 
 @choosing
 def p_back(fleet, site, trend, prices, x, p, i, j, gain_g, score_g, now):
     """The chance to move straight back from j to i."""
-    logit = prices[BIAS, p]
+    logit = get(prices, BIAS, p)
     if score_g > ZERO:
-        logit += prices[WEIGHT, p] * (gain_g / score_g)
-    if fleet[MODEL, i] != fleet[MODEL, j]:
-        logit += prices[WEIGHT + 1, p]
-    if fleet[REGION, i] != fleet[REGION, j]:
-        logit += prices[WEIGHT + 2, p]
-    logit += prices[WEIGHT + 3, p] * (trend[i] - trend[j])
-    logit += prices[WEIGHT + 4, p] * np.log1p(now.turn)
-    logit += prices[WEIGHT + 5, p] * np.log1p(now.k / now.n)
-    logit += prices[WEIGHT + 6, p] * (x[RETURNS, p] / most(x[MOVES, p], ONE))
-    logit += prices[WEIGHT + 7, p] * (site[Q, i] - site[Q, j])
+        logit += get(prices, WEIGHT, p) * (gain_g / score_g)
+    if get(fleet, MODEL, i) != get(fleet, MODEL, j):
+        logit += get(prices, WEIGHT + 1, p)
+    if get(fleet, REGION, i) != get(fleet, REGION, j):
+        logit += get(prices, WEIGHT + 2, p)
+    logit += get(prices, WEIGHT + 3, p) * (trend[i] - trend[j])
+    logit += get(prices, WEIGHT + 4, p) * np.log1p(now.turn)
+    logit += get(prices, WEIGHT + 5, p) * np.log1p(now.k / now.n)
+    logit += get(prices, WEIGHT + 6, p) * (get(x, RETURNS, p) / most(get(x, MOVES, p), ONE))
+    logit += get(prices, WEIGHT + 7, p) * (get(site, Q, i) - get(site, Q, j))
     return ONE / (ONE + np.exp(-logit))
 
 
-@choosing
+@phase
 def gate(w, fleet, site, trend, prices, x, lanes, now, leasts, weighted, ttl_s, decay_s):
     """Keeps sessions where they are that would likely move straight back."""
     top, least_kappa, least_rtt, least_b = leasts
     for p in range(lanes):
-        here, there, score_here = x[LAST, p], x[WISHED, p], x[SCORE_HERE, p]
-        if here == NONE or here == there or score_here == INF:
+        here, there, score_here = get(x, LAST, p), get(x, WISHED, p), get(x, SCORE_HERE, p)
+        if here in (NONE, there) or score_here == INF:
             continue
         i, j = int(here), int(there)
-        gain_g = score_here - x[BEST, p]
+        gain_g = score_here - get(x, BEST, p)
         score_g = score_here + (
-            prices[QUALITY, p] * (ONE - top)
-            + prices[INTENSITY, p] * least_kappa
-            + prices[RTT, p] * least_rtt
-            + prices[SIZE, p] * least_b
+            get(prices, QUALITY, p) * (ONE - top)
+            + get(prices, INTENSITY, p) * least_kappa
+            + get(prices, RTT, p) * least_rtt
+            + get(prices, SIZE, p) * least_b
         )
-        stays = prices[ALWAYS, p] > ZERO or gain_g < prices[HYSTERESIS, p] * score_g
-        if not stays and prices[STRENGTH, p] > ZERO:
-            back = prices[P_BACK, p]
+        stays = get(prices, ALWAYS, p) > ZERO or gain_g < get(prices, HYSTERESIS, p) * score_g
+        if not stays and get(prices, STRENGTH, p) > ZERO:
+            back = get(prices, P_BACK, p)
             if weighted:
                 back = p_back(fleet, site, trend, prices, x, p, i, j, gain_g, score_g, now)
-            rebuild_g = rebuild_price_g(
-                w, fleet, site, prices, x, p, i, now, ttl_s[i], decay_s[i]
-            )
-            stays = gain_g < prices[STRENGTH, p] * back * rebuild_g
+            rebuild_g = rebuild_price_g(w, fleet, site, prices, x, p, i, now, ttl_s[i], decay_s[i])
+            stays = gain_g < get(prices, STRENGTH, p) * back * rebuild_g
         if stays:
             x[WISHED, p] = here
-            x[CACHED, p] = x[CACHED_HERE, p]
+            x[CACHED, p] = get(x, CACHED_HERE, p)
 
 
-@choosing
+@phase
 def move(x, lanes):
     """Counts moves and returns, and enters where the sessions are now."""
+    x_last = row(x, LAST)
+    x_before = row(x, BEFORE)
+    x_moves = row(x, MOVES)
+    x_returns = row(x, RETURNS)
+    x_wished = row(x, WISHED)
     for p in range(lanes):
-        last, before, d = x[LAST, p], x[BEFORE, p], x[WISHED, p]
+        last, before, d = x_last[p], x_before[p], x_wished[p]
         moved = (last != NONE) & (d != last)
-        x[MOVES, p] += ONE if moved else ZERO
-        x[RETURNS, p] += ONE if moved & (d == before) else ZERO
-        x[BEFORE, p] = last if moved else before
-        x[LAST, p] = d
+        x_moves[p] += ONE if moved else ZERO
+        x_returns[p] += ONE if moved & (d == before) else ZERO
+        x_before[p] = last if moved else before
+        x_last[p] = d
 
 
 @exactly
@@ -550,45 +783,68 @@ def open_bill(fleet, site, carbon, bills, d, now):
     """What serving the turn at d costs: rows by what multiplies them, see `BY_ONE`."""
     v = most(now.output - ONE, ZERO)
     y = v * (now.prompt + v * HALF)
-    seconds = fleet[DEC_S, d] * v + fleet[DEC_S_CTX, d] * y
-    decode_kwh = (fleet[DEC_J, d] * v + fleet[DEC_J_CTX, d] * y) * fleet[PUE_KWH, d]
-    kwh, kwh_ctx = fleet[PRE_J, d] * fleet[PUE_KWH, d], fleet[PRE_J_CTX, d] * fleet[PUE_KWH, d]
-    pre_s, pre_s_ctx, embodied = fleet[PRE_S, d], fleet[PRE_S_CTX, d], fleet[EMBODIED_G, d]
+    seconds = get(fleet, DEC_S, d) * v + get(fleet, DEC_S_CTX, d) * y
+    decode_kwh = (get(fleet, DEC_J, d) * v + get(fleet, DEC_J_CTX, d) * y) * get(fleet, PUE_KWH, d)
+    kwh, kwh_ctx = (
+        get(fleet, PRE_J, d) * get(fleet, PUE_KWH, d),
+        get(fleet, PRE_J_CTX, d) * get(fleet, PUE_KWH, d),
+    )
+    pre_s, pre_s_ctx, embodied = (
+        get(fleet, PRE_S, d),
+        get(fleet, PRE_S_CTX, d),
+        get(fleet, EMBODIED_G, d),
+    )
     g = carbon[d]
     by = bills[d]
     by[BY_ONE, DECODE] = decode_kwh * g
-    by[BY_ONE, EMBODIED_OUT] = fleet[SHARED_G, d] * seconds
-    by[BY_ONE, TTFT], by[BY_ONE, E2E] = site[BASE_S, d], site[BASE_S, d] + seconds
-    by[BY_ONE, QUALITY_OUT] = site[Q, d]
+    by[BY_ONE, EMBODIED_OUT] = get(fleet, SHARED_G, d) * seconds
+    by[BY_ONE, TTFT], by[BY_ONE, E2E] = get(site, BASE_S, d), get(site, BASE_S, d) + seconds
+    by[BY_ONE, QUALITY_OUT] = get(site, Q, d)
     by[BY_U, PREFILL], by[BY_X, PREFILL] = kwh * g, kwh_ctx * g
     by[BY_U, EMBODIED_OUT], by[BY_X, EMBODIED_OUT] = embodied * pre_s, embodied * pre_s_ctx
     by[BY_DU, REBUILD] = kwh * g + embodied * pre_s
     by[BY_DX, REBUILD] = kwh_ctx * g + embodied * pre_s_ctx
     by[BY_DU, REBUILT] = ONE
     by[BY_FIRST, TTFT] = by[BY_FIRST, E2E] = ONE
-    for amount, rate in ((ENERGY, ONE), (WATER_OUT, fleet[WATER, d]), (COST, fleet[USD, d])):
+    for amount, rate in (
+        (ENERGY, ONE),
+        (WATER_OUT, get(fleet, WATER, d)),
+        (COST, get(fleet, USD, d)),
+    ):
         by[BY_ONE, amount] = decode_kwh * rate
         by[BY_U, amount], by[BY_X, amount] = kwh * rate, kwh_ctx * rate
 
 
-@exactly
+@njit(cache=True, error_model="numpy", fastmath={"contract"}, forceinline=True)
 def bill(fleet, bills, x, sums, p, d, now):
     """Adds the turn's bill; the TTFT is the round trip, the wait and `first_s`."""
-    cached = x[CACHED, p]
+    cached = get(x, CACHED, p)
     u, du = now.prompt - cached, now.full - cached
     attended, dx = u * (now.prompt + cached) * HALF, du * (now.full + cached) * HALF
-    seconds = fleet[PRE_S, d] * u + fleet[PRE_S_CTX, d] * attended
-    first_s = most(fleet[LEAST_TTFT, d], seconds)
-    for f in range(AMOUNTS):
-        sums[p, f] += (
-            bills[d, BY_ONE, f]
-            + u * bills[d, BY_U, f]
-            + attended * bills[d, BY_X, f]
-            + du * bills[d, BY_DU, f]
-            + dx * bills[d, BY_DX, f]
-            + first_s * bills[d, BY_FIRST, f]
-        )
-    x[USED, p] = bills[d, BY_ONE, E2E] + first_s
+    seconds = get(fleet, PRE_S, d) * u + get(fleet, PRE_S_CTX, d) * attended
+    first_s = most(get(fleet, LEAST_TTFT, d), seconds)
+    add_rows(sums, p, bills, d, u, attended, du, dx, first_s)
+    x[USED_S, p] = bills[d, BY_ONE, E2E] + first_s
+
+
+@exactly
+def bill_all(
+    carbon, fleet, site, bills, billed_at, x, sums, residents, useds, slots, slot_of, count, lanes,
+    now, t,
+):  # fmt: skip
+    """Bills the turn, of number t in its row, to every setting; returns how many slots there are."""
+    for p in range(lanes):
+        d = int(get(x, LAST, p))
+        if billed_at[d] != t:
+            billed_at[d] = t
+            open_bill(fleet, site, carbon, bills, d, now)
+            if slot_of[d] < 0:
+                slots[count], slot_of[d] = d, count
+                fill(residents, count, lanes, ZERO)
+                fill(useds, count, lanes, ZERO)
+                count += 1
+        bill(fleet, bills, x, sums, p, d, now)
+    return count
 
 
 @exactly
@@ -603,13 +859,18 @@ def flush(sums, out, lanes):
 @exactly
 def close(x, sums, out, lanes, served, unserved):
     """Ends a session."""
+    x_moves = row(x, MOVES)
+    x_returns = row(x, RETURNS)
+    x_masked = row(x, MASKED)
+    x_short = row(x, SHORT)
+    x_slow = row(x, SLOW)
     flush(sums, out, lanes)
     for p in range(lanes):
-        out[p, MOVES_OUT] += x[MOVES, p]
-        out[p, RETURNS_OUT] += x[RETURNS, p]
-        out[p, MASKED_OUT] += x[MASKED, p]
-        out[p, SHORT_OUT] += x[SHORT, p]
-        out[p, SLOW_OUT] += x[SLOW, p]
+        out[p, MOVES_OUT] += x_moves[p]
+        out[p, RETURNS_OUT] += x_returns[p]
+        out[p, MASKED_OUT] += x_masked[p]
+        out[p, SHORT_OUT] += x_short[p]
+        out[p, SLOW_OUT] += x_slow[p]
         out[p, TURNS] += served
         out[p, UNSERVED] += unserved
 
@@ -631,9 +892,11 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
     """
     D, T = len(w.classes), turns.valid.shape[1]
     dense = kind == DENSE
-    fleet, site = np.empty((18, STRIDE), f32), np.empty((17, STRIDE), f32)
-    prices, x = np.empty((PRICES, STRIDE), f32), np.empty((19, STRIDE), f32)
+    fleet, prices = np.empty((18, STRIDE), f32), np.empty((PRICES, STRIDE), f32)
+    site, x = np.empty((17, STRIDE), f32), np.zeros((19, STRIDE), f32)
     fleet[:, :D], prices[:, :SETTINGS] = w.fleet, block
+    masks = np.zeros((D, STRIDE), f32)
+    masks[:, :SETTINGS] = allowed
     resident, used = np.zeros((D, STRIDE), f32), np.zeros((D, STRIDE), f32)
     scratch = np.empty((4 * D if dense else 1, STRIDE), f32)
     may, slot_of, slots = np.empty(D, f32), np.full(D, -1), np.empty(D, np.int64)
@@ -651,7 +914,10 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
             count = served = unserved = since = 0
             context, begun, fresh = ZERO, False, False
             slot_of[:], billed_at[:] = -1, -1
-            x[LAST : BEFORE + 1], x[MOVES : USED + 1] = NONE, ZERO
+            for at_row in (MOVES, RETURNS, MASKED, SHORT, SLOW, USED_S):
+                fill(x, at_row, lanes, ZERO)
+            fill(x, LAST, lanes, NONE)
+            fill(x, BEFORE, lanes, NONE)
             if dense:
                 count = D
                 for d in range(D):
@@ -680,9 +946,7 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
             w.block_tokens,
             ZERO if w.drops else ONE,
         )
-        leasts = survey(
-            w, fleet, site, hour, turns.home[row, t], bin_, turns.quality[row, t], now
-        )
+        leasts = survey(w, fleet, site, hour, turns.home[row, t], bin_, turns.quality[row, t], now)
         top = leasts[0]
         if w.ages:
             for slot in range(count):
@@ -697,44 +961,44 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
             fresh = False
             continue
 
-        x[SCORE_HERE] = INF
+        fill(x, SCORE_HERE, lanes, INF)
+        fill(x, CACHED, lanes, ZERO)
         if kind == SHARED:
-            masked, short = filter_shared(site, prices, allowed, may, D, top)
+            masked, short = filter_shared(site, prices, masks, may, D, top)
             if masked:
-                x[MASKED] += ONE
+                add(x, MASKED, lanes, ONE)
             if short:
-                x[SHORT] += ONE
+                add(x, SHORT, lanes, ONE)
             price_cold(w, fleet, site, now, prices[UNKNOWN, 0] * now.full)
             stand(fleet, site, prices, turns.noise[row, t], D, top)
-            x[BEST], x[WISHED] = cold_shared(site, prices, slot_of, may, D, begun, top)
-            x[CACHED] = ZERO
+            best, wished = cold_shared(site, prices, slot_of, may, D, begun, top)
+            fill(x, BEST, lanes, best)
+            fill(x, WISHED, lanes, wished)
             for slot in range(count):
                 d = slots[slot]
                 if may[d] > ZERO:
-                    price_slot_shared(
-                        fleet, site, prices, x, resident, slot, d, lanes, now, fresh
-                    )
+                    price_slot_shared(fleet, site, prices, x, resident, slot, d, lanes, now, fresh)
                 else:
                     keep_only(x, resident, slot, d, lanes, now, fresh)
         else:
-            filter_lanes(site, prices, x, allowed, lanes, D, top, dense)
-            x[BEST], x[WISHED], x[CACHED] = INF, NONE, ZERO
+            filter_lanes(site, prices, x, masks, lanes, D, top, dense)
+            fill(x, BEST, lanes, INF)
+            fill(x, WISHED, lanes, NONE)
             if dense:
-                x[FASTEST] = INF
+                fill(x, FASTEST_S, lanes, INF)
                 for d in range(D):
                     if site[FITS, d] > ZERO:
                         u01 = turns.noise[row, t, d]
                         price_dense(
-                            fleet, site, prices, x, resident, scratch, allowed, d, lanes, now,
-                            fresh, top, u01,
+                            fleet, site, prices, x, resident, scratch, masks, d, lanes, now, fresh,
+                            top, u01,
                         )  # fmt: skip
                     else:
                         keep_only(x, resident, d, d, lanes, now, fresh)
                 for d in range(D):
                     if site[FITS, d] > ZERO:
                         settle_dense(prices, x, scratch, d, lanes)
-                for p in range(lanes):
-                    x[SLOW, p] += ONE if x[FASTEST, p] > prices[SLO, p] else ZERO
+                count_slow(prices, x, lanes)
             else:
                 price_cold(w, fleet, site, now, ZERO)
                 cold_distinct(w, fleet, site, prices, x, slot_of, lanes, begun, top)
@@ -753,16 +1017,10 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
                 decay_s,
             )  # fmt: skip
         move(x, lanes)
-        for p in range(lanes):
-            d = int(x[LAST, p])
-            if billed_at[d] != t:
-                billed_at[d] = t
-                open_bill(fleet, site, w.carbon[hour], bills, d, now)
-                if slot_of[d] < 0:
-                    slots[count], slot_of[d] = d, count
-                    resident[count], used[count] = ZERO, ZERO
-                    count += 1
-            bill(fleet, bills, x, sums, p, d, now)
+        count = bill_all(
+            w.carbon[hour], fleet, site, bills, billed_at, x, sums, resident, used, slots, slot_of,
+            count, lanes, now, t,
+        )  # fmt: skip
         if len(decisions):
             for p in range(lanes):
                 decisions[p, row, t] = int(x[LAST, p])
@@ -792,26 +1050,35 @@ def forget(slots, slot_of, count, billed_at, t):
 @exactly
 def filter_shared(site, prices, allowed, may, D, top):
     """Where a block with common filters `may` serve; whether the masks and the floor give way."""
+    at_fits = row(site, FITS)
+    at_quality = row(site, Q)
     best = NONE
     for d in range(D):
-        if site[FITS, d] > ZERO and allowed[d, 0] > ZERO:
-            best = most(best, site[Q, d])
+        if at_fits[d] > ZERO and allowed[d, 0] > ZERO:
+            best = most(best, at_quality[d])
     masked = best == NONE
     best = top if masked else best
-    floor = most(prices[FLOOR, 0], best - prices[SLACK, 0])
+    floor = most(get(prices, FLOOR, 0), best - get(prices, SLACK, 0))
     for d in range(D):
-        fits = site[FITS, d] > ZERO and (masked or allowed[d, 0] > ZERO)
-        may[d] = ONE if fits and site[Q, d] >= least(floor, best) else ZERO
+        fits = at_fits[d] > ZERO and (masked or allowed[d, 0] > ZERO)
+        may[d] = ONE if fits and at_quality[d] >= least(floor, best) else ZERO
     return masked, floor > best
 
 
 @exactly
 def stand(fleet, site, prices, noise, D, top):
     """What of the score of a block with common prices depends on no cache."""
+    at_quality = row(site, Q)
+    at_more_kappa = row(site, MORE_KAPPA)
+    at_more_rtt = row(site, MORE_RTT)
+    at_more_b = row(site, MORE_B)
+    at_standing_g = row(site, STANDING_G)
     for d in range(D):
-        score = prices[QUALITY, 0] * (top - site[Q, d]) + prices[SIZE, 0] * site[MORE_B, d]
-        score += prices[INTENSITY, 0] * site[MORE_KAPPA, d] + prices[RTT, 0] * site[MORE_RTT, d]
-        site[STANDING_G, d] = score + prices[NOISE, 0] * noise[d]
+        score = (
+            get(prices, QUALITY, 0) * (top - at_quality[d]) + get(prices, SIZE, 0) * at_more_b[d]
+        )
+        score += get(prices, INTENSITY, 0) * at_more_kappa[d] + get(prices, RTT, 0) * at_more_rtt[d]
+        at_standing_g[d] = score + get(prices, NOISE, 0) * noise[d]
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
