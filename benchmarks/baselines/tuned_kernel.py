@@ -49,7 +49,7 @@ PRICES = WEIGHT + 8
 # Rows of `site`: a deployment at a turn; COLD_ without a cache, MORE_ than the least. KAPPA is g/J;
 # STANDING_G is the part of a score that depends on no cache, in a block with common prices.
 (FITS, KAPPA, Q, BASE_S, DECODE_G, DECODE_EMBODIED_G, LATE_S, PRE_G, PRE_G_CTX, COLD_G,
- COLD_EMBODIED_G, COLD_S, MORE_KAPPA, MORE_RTT, MORE_B, STANDING_G, SCORE) = range(17)  # fmt: skip
+ COLD_EMBODIED_G, COLD_S, MORE_KAPPA, MORE_RTT, MORE_B, STANDING_G, SCORE, TREND, TTL_S, DECAY_S) = range(20)  # fmt: skip
 
 # What `out` holds of a setting: the bill, the last one the cached tokens' shortfall, and counts.
 (PREFILL, REBUILD, DECODE, EMBODIED_OUT, ENERGY, WATER_OUT, COST, TTFT, E2E, QUALITY_OUT,
@@ -110,6 +110,9 @@ class Now(NamedTuple):
     fresh: bool  # the previous one was
     block: np.float32
     leave: np.float32  # 0 where caches are dropped on leaving, else 1
+    drops: bool
+    ages: bool
+    decays: bool
 
 
 @intrinsic
@@ -223,7 +226,9 @@ def add(table, at, lanes, value):
 
 
 @exactly
-def survey(w, fleet, site, hour, home, bin_, quality, now):
+def survey(
+    fleet, site, carbon, trend, rtt_s, wait_s, ttl_s, decay_s, quality, D, hour, home, bin_, now
+):  # fmt: skip
     """Fills `site`; returns the best quality that fits the context and least kappa, rtt, size."""
     at_fits = row(site, FITS)
     at_kappa = row(site, KAPPA)
@@ -237,15 +242,19 @@ def survey(w, fleet, site, hour, home, bin_, quality, now):
     at_more_kappa = row(site, MORE_KAPPA)
     at_more_rtt = row(site, MORE_RTT)
     at_more_b = row(site, MORE_B)
-    D = len(w.classes)
     v = most(now.predicted - ONE, ZERO)
     y = v * (now.prompt + v * HALF)
     history = now.prompt + now.predicted
-    wait = bin_ * len(w.wait_s) // TIME_BINS
+    wait = bin_ * len(wait_s) // TIME_BINS
+    ttl, decay = bin_ * len(ttl_s) // TIME_BINS, bin_ * len(decay_s) // TIME_BINS
+    at_trend, at_ttl_s, at_decay_s = row(site, TREND), row(site, TTL_S), row(site, DECAY_S)
     for d in range(D):
-        at_kappa[d] = get(fleet, PUE_KWH, d) * w.carbon[hour, d]
-        at_more_rtt[d] = w.rtt_s[home, d]
-        at_base_s[d] = w.rtt_s[home, d] + w.wait_s[wait, d]
+        at_kappa[d] = get(fleet, PUE_KWH, d) * carbon[hour, d]
+        at_more_rtt[d] = rtt_s[home, d]
+        at_base_s[d] = rtt_s[home, d] + wait_s[wait, d]
+        at_trend[d] = trend[hour, d]
+        at_ttl_s[d] = ttl_s[ttl, d]
+        at_decay_s[d] = decay_s[decay, d]
     for d in range(D):
         seconds = get(fleet, DEC_S, d) * v + get(fleet, DEC_S_CTX, d) * y
         at_decode_g[d] = (get(fleet, DEC_J, d) * v + get(fleet, DEC_J_CTX, d) * y) * at_kappa[d]
@@ -271,7 +280,7 @@ def survey(w, fleet, site, hour, home, bin_, quality, now):
 
 
 @phase
-def price_cold(w, fleet, site, now, believed):
+def price_cold(fleet, site, D, now, believed):
     """The cold columns of `site`, `believed` tokens being taken for cached everywhere."""
     at_decode_g = row(site, DECODE_G)
     at_decode_embodied_g = row(site, DECODE_EMBODIED_G)
@@ -283,7 +292,7 @@ def price_cold(w, fleet, site, now, believed):
     at_cold_s = row(site, COLD_S)
     u = now.prompt - believed
     x = u * (now.prompt + believed) * HALF
-    for d in range(len(w.classes)):
+    for d in range(D):
         seconds = get(fleet, PRE_S, d) * u + get(fleet, PRE_S_CTX, d) * x
         at_cold_g[d] = at_decode_g[d] + (at_pre_g[d] * u + at_pre_g_ctx[d] * x)
         at_cold_embodied_g[d] = at_decode_embodied_g[d] + get(fleet, EMBODIED_G, d) * seconds
@@ -291,7 +300,7 @@ def price_cold(w, fleet, site, now, believed):
 
 
 @phase
-def age(w, x, residents, useds, slot, d, lanes, now, ttl_s, decay_s):
+def age(x, residents, useds, slot, d, lanes, now, ttl_s, decay_s):
     """What of a slot's caches is left on arrival, where they have a finite life."""
     resident, used = row(residents, slot), row(useds, slot)
     x_last = row(x, LAST)
@@ -303,7 +312,7 @@ def age(w, x, residents, useds, slot, d, lanes, now, ttl_s, decay_s):
         tokens, since_s = resident[p], used[p]
         resident[p] = now.context if mine & fresh else tokens
         used[p] = x_used_s[p] if mine & fresh else since_s
-    if w.decays:
+    if now.decays:
         for p in range(lanes):
             lapse_s = most(now.gap_s - most(used[p], ZERO), ZERO)
             left = resident[p] * np.exp(-lapse_s / decay_s)
@@ -615,7 +624,7 @@ def cold(at, enter, carbon, embodied, latency, intensity, rtt):
 
 
 @phase
-def cold_distinct(w, fleet, site, prices, x, slot_of, lanes, begun, top):
+def cold_distinct(classes, class_ends, site, prices, x, slot_of, lanes, begun, top):
     """The least score of each setting among the deployments that are no slots."""
     x_least_quality = row(x, LEAST_QUALITY)
     x_enter = row(x, ENTER)
@@ -626,19 +635,19 @@ def cold_distinct(w, fleet, site, prices, x, slot_of, lanes, begun, top):
     for p in range(lanes):
         threshold = least(threshold, x_least_quality[p])
     begin = 0
-    for end in w.class_ends:
+    for end in class_ends:
         at, begin = begin, end
-        quality = at_quality[w.classes[at]]
+        quality = at_quality[classes[at]]
         if quality < threshold:
             continue
-        worse, more_b = top - quality, at_more_b[w.classes[at]]
+        worse, more_b = top - quality, at_more_b[classes[at]]
         for p in range(lanes):
             enter = get(prices, QUALITY, p) * worse + get(prices, SIZE, p) * more_b
             enter += get(prices, SWITCH, p) * away
             x_enter[p] = enter if quality >= x_least_quality[p] else INF
         a = b = -1
         for n in range(at, end):
-            d = w.classes[n]
+            d = classes[n]
             if slot_of[d] >= 0 or at_fits[d] == ZERO:
                 continue
             if a < 0:
@@ -687,78 +696,79 @@ def filter_lanes(site, prices, x, allowed, lanes, D, top, dense):
         x_least_quality[p] = least(floor, best)
 
 
-@choosing
-def rebuild_price_g(w, fleet, site, prices, x, p, i, now, ttl_s, decay_s):
-    """What coming back to i at the next turn would rebuild, g."""
-    gap_s = get(prices, GAP, p)
-    left = get(prices, KNOWLEDGE, p) * get(x, ALIVE_HERE, p) + get(prices, UNKNOWN, p) * now.kept
-    left, stay = least(left, now.k), now.prompt + most(now.predicted - ONE, ZERO)
-    if w.decays:
-        fade = np.exp(-gap_s / decay_s)
-        left, stay = left * fade, stay * fade
-    left, stay = np.floor(left + EDGE_TOKENS), np.floor(stay + EDGE_TOKENS)
-    if w.drops or (w.ages and get(x, IDLE_HERE, p) + gap_s > ttl_s):
-        left = ZERO
-    if w.ages and gap_s > ttl_s:
-        stay = ZERO
-    history = np.floor(now.prompt + now.predicted + EDGE_TOKENS)
-    start, stop = blocks(least(left, history), now.block), blocks(least(stay, history), now.block)
-    u = stop - start
-    attended = u * (stop + start) * HALF
-    seconds = get(fleet, PRE_S, i) * u + get(fleet, PRE_S_CTX, i) * attended
-    operational_g = get(site, PRE_G, i) * u + get(site, PRE_G_CTX, i) * attended
-    embodied_g = get(fleet, EMBODIED_G, i) * seconds
-    return (
-        get(prices, CARBON, p) * operational_g
-        + get(prices, EMBODIED, p) * embodied_g
-        + get(prices, LATENCY, p) * seconds
-    )
-
-
-@choosing
-def p_back(fleet, site, trend, prices, x, p, i, j, gain_g, score_g, now):
-    """The chance to move straight back from j to i."""
-    logit = get(prices, BIAS, p)
-    if score_g > ZERO:
-        logit += get(prices, WEIGHT, p) * (gain_g / score_g)
-    if get(fleet, MODEL, i) != get(fleet, MODEL, j):
-        logit += get(prices, WEIGHT + 1, p)
-    if get(fleet, REGION, i) != get(fleet, REGION, j):
-        logit += get(prices, WEIGHT + 2, p)
-    logit += get(prices, WEIGHT + 3, p) * (trend[i] - trend[j])
-    logit += get(prices, WEIGHT + 4, p) * np.log1p(now.turn)
-    logit += get(prices, WEIGHT + 5, p) * np.log1p(now.k / now.n)
-    logit += get(prices, WEIGHT + 6, p) * (get(x, RETURNS, p) / most(get(x, MOVES, p), ONE))
-    logit += get(prices, WEIGHT + 7, p) * (get(site, Q, i) - get(site, Q, j))
-    return ONE / (ONE + np.exp(-logit))
-
-
 @phase
-def gate(w, fleet, site, trend, prices, x, lanes, now, leasts, weighted, ttl_s, decay_s):
-    """Keeps sessions where they are that would likely move straight back."""
+def expect_return(fleet, site, prices, x, lanes, now, leasts):
+    """`P_BACK` from all features, of those that wish to move."""
+    p_back = row(prices, P_BACK)
     top, least_kappa, least_rtt, least_b = leasts
+    log_turn, log_ratio = np.log1p(now.turn), np.log1p(now.k / now.n)
     for p in range(lanes):
         here, there, score_here = get(x, LAST, p), get(x, WISHED, p), get(x, SCORE_HERE, p)
         if here in (NONE, there) or score_here == INF:
             continue
         i, j = int(here), int(there)
+        score_g = score_here + get(prices, QUALITY, p) * (ONE - top)
+        score_g += get(prices, INTENSITY, p) * least_kappa + get(prices, RTT, p) * least_rtt
+        score_g += get(prices, SIZE, p) * least_b
+        logit = get(prices, BIAS, p)
+        if score_g > ZERO:
+            logit += get(prices, WEIGHT, p) * ((score_here - get(x, BEST, p)) / score_g)
+        if get(fleet, MODEL, i) != get(fleet, MODEL, j):
+            logit += get(prices, WEIGHT + 1, p)
+        if get(fleet, REGION, i) != get(fleet, REGION, j):
+            logit += get(prices, WEIGHT + 2, p)
+        logit += get(prices, WEIGHT + 3, p) * (get(site, TREND, i) - get(site, TREND, j))
+        logit += get(prices, WEIGHT + 4, p) * log_turn + get(prices, WEIGHT + 5, p) * log_ratio
+        logit += get(prices, WEIGHT + 6, p) * (get(x, RETURNS, p) / most(get(x, MOVES, p), ONE))
+        logit += get(prices, WEIGHT + 7, p) * (get(site, Q, i) - get(site, Q, j))
+        p_back[p] = ONE / (ONE + np.exp(-logit))
+
+
+@phase
+def gate(fleet, site, prices, x, lanes, now, leasts):
+    """Keeps sessions where they are that would likely move straight back.
+
+    One loop without calls that take arrays: each would be counted, atomically.
+    """
+    x_wished, x_cached = row(x, WISHED), row(x, CACHED)
+    top, least_kappa, least_rtt, least_b = leasts
+    history = np.floor(now.prompt + now.predicted + EDGE_TOKENS)
+    whole_stay = now.prompt + most(now.predicted - ONE, ZERO)
+    for p in range(lanes):
+        here, there, score_here = get(x, LAST, p), x_wished[p], get(x, SCORE_HERE, p)
+        if here in (NONE, there) or score_here == INF:
+            continue
         gain_g = score_here - get(x, BEST, p)
-        score_g = score_here + (
-            get(prices, QUALITY, p) * (ONE - top)
-            + get(prices, INTENSITY, p) * least_kappa
-            + get(prices, RTT, p) * least_rtt
-            + get(prices, SIZE, p) * least_b
-        )
+        score_g = score_here + get(prices, QUALITY, p) * (ONE - top)
+        score_g += get(prices, INTENSITY, p) * least_kappa + get(prices, RTT, p) * least_rtt
+        score_g += get(prices, SIZE, p) * least_b
         stays = get(prices, ALWAYS, p) > ZERO or gain_g < get(prices, HYSTERESIS, p) * score_g
         if not stays and get(prices, STRENGTH, p) > ZERO:
-            back = get(prices, P_BACK, p)
-            if weighted:
-                back = p_back(fleet, site, trend, prices, x, p, i, j, gain_g, score_g, now)
-            rebuild_g = rebuild_price_g(w, fleet, site, prices, x, p, i, now, ttl_s[i], decay_s[i])
-            stays = gain_g < get(prices, STRENGTH, p) * back * rebuild_g
+            # What coming back at the next turn would rebuild.
+            i = int(here)
+            left = get(prices, KNOWLEDGE, p) * get(x, ALIVE_HERE, p)
+            left, stay = least(left + get(prices, UNKNOWN, p) * now.kept, now.k), whole_stay
+            gap_s, ttl_s = get(prices, GAP, p), get(site, TTL_S, i)
+            if now.decays:
+                fade = np.exp(-gap_s / get(site, DECAY_S, i))
+                left, stay = left * fade, stay * fade
+            left, stay = np.floor(left + EDGE_TOKENS), np.floor(stay + EDGE_TOKENS)
+            if now.drops or (now.ages and get(x, IDLE_HERE, p) + gap_s > ttl_s):
+                left = ZERO
+            if now.ages and gap_s > ttl_s:
+                stay = ZERO
+            start = blocks(least(left, history), now.block)
+            stop = blocks(least(stay, history), now.block)
+            u = stop - start
+            attended = u * (stop + start) * HALF
+            seconds = get(fleet, PRE_S, i) * u + get(fleet, PRE_S_CTX, i) * attended
+            operational_g = get(site, PRE_G, i) * u + get(site, PRE_G_CTX, i) * attended
+            rebuild_g = get(prices, CARBON, p) * operational_g + get(prices, LATENCY, p) * seconds
+            rebuild_g += get(prices, EMBODIED, p) * get(fleet, EMBODIED_G, i) * seconds
+            stays = gain_g < get(prices, STRENGTH, p) * get(prices, P_BACK, p) * rebuild_g
         if stays:
-            x[WISHED, p] = here
-            x[CACHED, p] = get(x, CACHED_HERE, p)
+            x_wished[p] = here
+            x_cached[p] = get(x, CACHED_HERE, p)
 
 
 @phase
@@ -779,7 +789,7 @@ def move(x, lanes):
 
 
 @exactly
-def open_bill(fleet, site, carbon, bills, d, now):
+def open_bill(fleet, site, g, bills, d, now):
     """What serving the turn at d costs: rows by what multiplies them, see `BY_ONE`."""
     v = most(now.output - ONE, ZERO)
     y = v * (now.prompt + v * HALF)
@@ -794,25 +804,29 @@ def open_bill(fleet, site, carbon, bills, d, now):
         get(fleet, PRE_S_CTX, d),
         get(fleet, EMBODIED_G, d),
     )
-    g = carbon[d]
-    by = bills[d]
-    by[BY_ONE, DECODE] = decode_kwh * g
-    by[BY_ONE, EMBODIED_OUT] = get(fleet, SHARED_G, d) * seconds
-    by[BY_ONE, TTFT], by[BY_ONE, E2E] = get(site, BASE_S, d), get(site, BASE_S, d) + seconds
-    by[BY_ONE, QUALITY_OUT] = get(site, Q, d)
-    by[BY_U, PREFILL], by[BY_X, PREFILL] = kwh * g, kwh_ctx * g
-    by[BY_U, EMBODIED_OUT], by[BY_X, EMBODIED_OUT] = embodied * pre_s, embodied * pre_s_ctx
-    by[BY_DU, REBUILD] = kwh * g + embodied * pre_s
-    by[BY_DX, REBUILD] = kwh_ctx * g + embodied * pre_s_ctx
-    by[BY_DU, REBUILT] = ONE
-    by[BY_FIRST, TTFT] = by[BY_FIRST, E2E] = ONE
+    bills[d, BY_ONE, DECODE] = decode_kwh * g
+    bills[d, BY_ONE, EMBODIED_OUT] = get(fleet, SHARED_G, d) * seconds
+    bills[d, BY_ONE, TTFT], bills[d, BY_ONE, E2E] = (
+        get(site, BASE_S, d),
+        get(site, BASE_S, d) + seconds,
+    )
+    bills[d, BY_ONE, QUALITY_OUT] = get(site, Q, d)
+    bills[d, BY_U, PREFILL], bills[d, BY_X, PREFILL] = kwh * g, kwh_ctx * g
+    bills[d, BY_U, EMBODIED_OUT], bills[d, BY_X, EMBODIED_OUT] = (
+        embodied * pre_s,
+        embodied * pre_s_ctx,
+    )
+    bills[d, BY_DU, REBUILD] = kwh * g + embodied * pre_s
+    bills[d, BY_DX, REBUILD] = kwh_ctx * g + embodied * pre_s_ctx
+    bills[d, BY_DU, REBUILT] = ONE
+    bills[d, BY_FIRST, TTFT] = bills[d, BY_FIRST, E2E] = ONE
     for amount, rate in (
         (ENERGY, ONE),
         (WATER_OUT, get(fleet, WATER, d)),
         (COST, get(fleet, USD, d)),
     ):
-        by[BY_ONE, amount] = decode_kwh * rate
-        by[BY_U, amount], by[BY_X, amount] = kwh * rate, kwh_ctx * rate
+        bills[d, BY_ONE, amount] = decode_kwh * rate
+        bills[d, BY_U, amount], bills[d, BY_X, amount] = kwh * rate, kwh_ctx * rate
 
 
 @njit(cache=True, error_model="numpy", fastmath={"contract"}, forceinline=True)
@@ -829,7 +843,7 @@ def bill(fleet, bills, x, sums, p, d, now):
 
 @exactly
 def bill_all(
-    carbon, fleet, site, bills, billed_at, x, sums, residents, useds, slots, slot_of, count, lanes,
+    carbon, hour, fleet, site, bills, billed_at, x, sums, residents, useds, slots, slot_of, count, lanes,
     now, t,
 ):  # fmt: skip
     """Bills the turn, of number t in its row, to every setting; returns how many slots there are."""
@@ -837,7 +851,7 @@ def bill_all(
         d = int(get(x, LAST, p))
         if billed_at[d] != t:
             billed_at[d] = t
-            open_bill(fleet, site, carbon, bills, d, now)
+            open_bill(fleet, site, carbon[hour, d], bills, d, now)
             if slot_of[d] < 0:
                 slots[count], slot_of[d] = d, count
                 fill(residents, count, lanes, ZERO)
@@ -848,31 +862,31 @@ def bill_all(
 
 
 @exactly
-def flush(sums, out, lanes):
+def flush(sums, outs, at, lanes):
     """Moves a part of a session's bill to its float64 sums."""
     for p in range(lanes):
         for f in range(AMOUNTS):
-            out[p, f] += sums[p, f]
+            outs[at, p, f] += sums[p, f]
             sums[p, f] = ZERO
 
 
 @exactly
-def close(x, sums, out, lanes, served, unserved):
+def close(x, sums, outs, at, lanes, served, unserved):
     """Ends a session."""
     x_moves = row(x, MOVES)
     x_returns = row(x, RETURNS)
     x_masked = row(x, MASKED)
     x_short = row(x, SHORT)
     x_slow = row(x, SLOW)
-    flush(sums, out, lanes)
+    flush(sums, outs, at, lanes)
     for p in range(lanes):
-        out[p, MOVES_OUT] += x_moves[p]
-        out[p, RETURNS_OUT] += x_returns[p]
-        out[p, MASKED_OUT] += x_masked[p]
-        out[p, SHORT_OUT] += x_short[p]
-        out[p, SLOW_OUT] += x_slow[p]
-        out[p, TURNS] += served
-        out[p, UNSERVED] += unserved
+        outs[at, p, MOVES_OUT] += x_moves[p]
+        outs[at, p, RETURNS_OUT] += x_returns[p]
+        outs[at, p, MASKED_OUT] += x_masked[p]
+        outs[at, p, SHORT_OUT] += x_short[p]
+        outs[at, p, SLOW_OUT] += x_slow[p]
+        outs[at, p, TURNS] += served
+        outs[at, p, UNSERVED] += unserved
 
 
 @njit(cache=True, error_model="numpy", fastmath={"contract"})
@@ -890,10 +904,17 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
       out: `[S or R, lanes, OUT]`, added to, by session or by row.
       decisions: `[lanes, R, T]`, or empty.
     """
-    D, T = len(w.classes), turns.valid.shape[1]
+    # Taken apart first: every reading of an array from a tuple is counted, atomically.
+    classes, class_ends, carbon, trend = w.classes, w.class_ends, w.carbon, w.trend
+    rtt_s, wait_s, ttl_s, decay_s = w.rtt_s, w.wait_s, w.ttl_s, w.decay_s
+    valid, first, session, turn_number = turns.valid, turns.first, turns.session, turns.turn
+    gap_s, hours, time_bins, homes = turns.gap_s, turns.hour, turns.time_bin, turns.home
+    prefixes, news, outputs = turns.prefix_tokens, turns.new_tokens, turns.output_tokens
+    predicteds, qualities, noise = turns.predicted_output_tokens, turns.quality, turns.noise
+    D, T = len(classes), valid.shape[1]
     dense = kind == DENSE
     fleet, prices = np.empty((18, STRIDE), f32), np.empty((PRICES, STRIDE), f32)
-    site, x = np.empty((17, STRIDE), f32), np.zeros((19, STRIDE), f32)
+    site, x = np.empty((20, STRIDE), f32), np.zeros((19, STRIDE), f32)
     fleet[:, :D], prices[:, :SETTINGS] = w.fleet, block
     masks = np.zeros((D, STRIDE), f32)
     masks[:, :SETTINGS] = allowed
@@ -901,16 +922,16 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
     scratch = np.empty((4 * D if dense else 1, STRIDE), f32)
     may, slot_of, slots = np.empty(D, f32), np.full(D, -1), np.empty(D, np.int64)
     bills, billed_at = np.zeros((D, 6, AMOUNTS), f32), np.empty(D, np.int64)
-    sums = np.zeros((SETTINGS, AMOUNTS), f32)
+    sums, quality = np.zeros((SETTINGS, AMOUNTS), f32), np.empty(qualities.shape[2], f32)
     count = served = unserved = since = 0
     context, begun, fresh, at = ZERO, False, False, 0
     for t in range(T + 1):
-        if t == T or not turns.valid[row, t] or turns.first[row, t]:
+        if t == T or not valid[row, t] or first[row, t]:
             if t > 0:
-                close(x, sums, out[at], lanes, served, unserved)
-            if t == T or not turns.valid[row, t]:
+                close(x, sums, out, at, lanes, served, unserved)
+            if t == T or not valid[row, t]:
                 break
-            at = turns.session[row, t] if by_session else row
+            at = session[row, t] if by_session else row
             count = served = unserved = since = 0
             context, begun, fresh = ZERO, False, False
             slot_of[:], billed_at[:] = -1, -1
@@ -924,34 +945,40 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
                     slots[d] = slot_of[d] = d
                 resident[:], used[:] = ZERO, ZERO
 
-        k, n = turns.prefix_tokens[row, t], most(turns.new_tokens[row, t], ONE)
-        hour, bin_ = turns.hour[row, t], turns.time_bin[row, t]
-        ttl_s = w.ttl_s[bin_ * len(w.ttl_s) // TIME_BINS]
-        decay_s = w.decay_s[bin_ * len(w.decay_s) // TIME_BINS]
+        k, n = prefixes[row, t], most(news[row, t], ONE)
+        hour, bin_ = hours[row, t], time_bins[row, t]
         usable = least(k, k + n - ONE)
         now = Now(
-            turns.gap_s[row, t],
+            gap_s[row, t],
             k,
             n,
             k + n,
-            turns.predicted_output_tokens[row, t],
-            turns.output_tokens[row, t],
+            predicteds[row, t],
+            outputs[row, t],
             usable,
             blocks(least(context, usable), w.block_tokens),
             least(context, k),
             context,
-            turns.turn[row, t],
+            turn_number[row, t],
             begun,
             fresh,
             w.block_tokens,
             ZERO if w.drops else ONE,
+            w.drops,
+            w.ages,
+            w.decays,
         )
-        leasts = survey(w, fleet, site, hour, turns.home[row, t], bin_, turns.quality[row, t], now)
+        for m in range(len(quality)):
+            quality[m] = qualities[row, t, m]
+        leasts = survey(
+            fleet, site, carbon, trend, rtt_s, wait_s, ttl_s, decay_s, quality, D, hour,
+            homes[row, t], bin_, now,
+        )  # fmt: skip
         top = leasts[0]
         if w.ages:
             for slot in range(count):
                 d = slots[slot]
-                age(w, x, resident, used, slot, d, lanes, now, ttl_s[d], decay_s[d])
+                age(x, resident, used, slot, d, lanes, now, site[TTL_S, d], site[DECAY_S, d])
             fresh = False
         context = k + n + most(now.output - ONE, ZERO)
         if top < ZERO:
@@ -969,8 +996,8 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
                 add(x, MASKED, lanes, ONE)
             if short:
                 add(x, SHORT, lanes, ONE)
-            price_cold(w, fleet, site, now, prices[UNKNOWN, 0] * now.full)
-            stand(fleet, site, prices, turns.noise[row, t], D, top)
+            price_cold(fleet, site, D, now, prices[UNKNOWN, 0] * now.full)
+            stand(site, prices, noise, row, t, D, top)
             best, wished = cold_shared(site, prices, slot_of, may, D, begun, top)
             fill(x, BEST, lanes, best)
             fill(x, WISHED, lanes, wished)
@@ -988,7 +1015,7 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
                 fill(x, FASTEST_S, lanes, INF)
                 for d in range(D):
                     if site[FITS, d] > ZERO:
-                        u01 = turns.noise[row, t, d]
+                        u01 = noise[row, t, d]
                         price_dense(
                             fleet, site, prices, x, resident, scratch, masks, d, lanes, now, fresh,
                             top, u01,
@@ -1000,8 +1027,8 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
                         settle_dense(prices, x, scratch, d, lanes)
                 count_slow(prices, x, lanes)
             else:
-                price_cold(w, fleet, site, now, ZERO)
-                cold_distinct(w, fleet, site, prices, x, slot_of, lanes, begun, top)
+                price_cold(fleet, site, D, now, ZERO)
+                cold_distinct(classes, class_ends, site, prices, x, slot_of, lanes, begun, top)
                 for slot in range(count):
                     d = slots[slot]
                     if site[FITS, d] > ZERO:
@@ -1012,13 +1039,12 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
                         keep_only(x, resident, slot, d, lanes, now, fresh)
 
         if begun:
-            gate(
-                w, fleet, site, w.trend[hour], prices, x, lanes, now, leasts, weighted, ttl_s,
-                decay_s,
-            )  # fmt: skip
+            if weighted:
+                expect_return(fleet, site, prices, x, lanes, now, leasts)
+            gate(fleet, site, prices, x, lanes, now, leasts)
         move(x, lanes)
         count = bill_all(
-            w.carbon[hour], fleet, site, bills, billed_at, x, sums, resident, used, slots, slot_of,
+            carbon, hour, fleet, site, bills, billed_at, x, sums, resident, used, slots, slot_of,
             count, lanes, now, t,
         )  # fmt: skip
         if len(decisions):
@@ -1028,7 +1054,7 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
         served += 1
         since += 1
         if since == FLUSH_TURNS:
-            flush(sums, out[at], lanes)
+            flush(sums, out, at, lanes)
             since = 0
         if w.drops and not dense:
             count = forget(slots, slot_of, count, billed_at, t)
@@ -1066,7 +1092,7 @@ def filter_shared(site, prices, allowed, may, D, top):
 
 
 @exactly
-def stand(fleet, site, prices, noise, D, top):
+def stand(site, prices, noise, at_row, at_turn, D, top):
     """What of the score of a block with common prices depends on no cache."""
     at_quality = row(site, Q)
     at_more_kappa = row(site, MORE_KAPPA)
@@ -1078,7 +1104,7 @@ def stand(fleet, site, prices, noise, D, top):
             get(prices, QUALITY, 0) * (top - at_quality[d]) + get(prices, SIZE, 0) * at_more_b[d]
         )
         score += get(prices, INTENSITY, 0) * at_more_kappa[d] + get(prices, RTT, 0) * at_more_rtt[d]
-        at_standing_g[d] = score + get(prices, NOISE, 0) * noise[d]
+        at_standing_g[d] = score + get(prices, NOISE, 0) * noise[at_row, at_turn, d]
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
