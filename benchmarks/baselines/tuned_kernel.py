@@ -40,7 +40,7 @@ PRICES = WEIGHT + 8
 # Rows of `x`: the state of a setting's session, and what the turn brought so far. `_HERE` is where
 # the session is; OPEN where masks gave way; ENTER what model and size add to a cold score.
 (LAST, BEFORE, MOVES, RETURNS, MASKED, SHORT, SLOW, USED_S, BEST, WISHED, CACHED, SCORE_HERE,
- CACHED_HERE, ALIVE_HERE, IDLE_HERE, LEAST_QUALITY, OPEN, ENTER, FASTEST_S) = range(19)  # fmt: skip
+ CACHED_HERE, ALIVE_HERE, IDLE_HERE, LEAST_QUALITY, OPEN, ENTER, FASTEST_S, ALL_MOVES, ALL_RETURNS) = range(21)  # fmt: skip
 
 # Rows of `fleet`: a deployment's coefficients; joules are with the host's.
 (PRE_J, PRE_J_CTX, PRE_S, PRE_S_CTX, LEAST_TTFT, DEC_J, DEC_J_CTX, DEC_S, DEC_S_CTX, EMBODIED_G,
@@ -49,7 +49,7 @@ PRICES = WEIGHT + 8
 # Rows of `site`: a deployment at a turn; COLD_ without a cache, MORE_ than the least. KAPPA is g/J;
 # STANDING_G is the part of a score that depends on no cache, in a block with common prices.
 (FITS, KAPPA, Q, BASE_S, DECODE_G, DECODE_EMBODIED_G, LATE_S, PRE_G, PRE_G_CTX, COLD_G,
- COLD_EMBODIED_G, COLD_S, MORE_KAPPA, MORE_RTT, MORE_B, STANDING_G, SCORE, TREND, TTL_S, DECAY_S) = range(20)  # fmt: skip
+ COLD_EMBODIED_G, COLD_S, MORE_KAPPA, MORE_RTT, MORE_B, STANDING_G, SCORE, TREND, TTL_S, DECAY_S, TRUE_S) = range(21)  # fmt: skip
 
 # What `out` holds of a setting: the bill, the last one the cached tokens' shortfall, and counts.
 (PREFILL, REBUILD, DECODE, EMBODIED_OUT, ENERGY, WATER_OUT, COST, TTFT, E2E, QUALITY_OUT,
@@ -225,57 +225,53 @@ def add(table, at, lanes, value):
         values[p] += value
 
 
-@exactly
-def survey(
-    fleet, site, carbon, trend, rtt_s, wait_s, ttl_s, decay_s, quality, D, hour, home, bin_, now
-):  # fmt: skip
-    """Fills `site`; returns the best quality that fits the context and least kappa, rtt, size."""
-    at_fits = row(site, FITS)
-    at_kappa = row(site, KAPPA)
-    at_quality = row(site, Q)
-    at_base_s = row(site, BASE_S)
-    at_decode_g = row(site, DECODE_G)
-    at_decode_embodied_g = row(site, DECODE_EMBODIED_G)
-    at_late_s = row(site, LATE_S)
-    at_pre_g = row(site, PRE_G)
-    at_pre_g_ctx = row(site, PRE_G_CTX)
-    at_more_kappa = row(site, MORE_KAPPA)
-    at_more_rtt = row(site, MORE_RTT)
-    at_more_b = row(site, MORE_B)
+@phase
+def copy(table, at, source, begin, D):
+    """Sets a row to one of another table."""
+    values = row(table, at)
+    for d in range(D):
+        values[d] = source[begin, d]
+
+
+@phase
+def survey(fleet, site, quality, D, now):
+    """Fills `site`; returns the best quality that fits the context and least kappa, rtt, size.
+
+    The grid's g/kWh, the round trip and the wait are there in KAPPA, MORE_RTT and BASE_S.
+    """
+    fits, kappa, at_quality = row(site, FITS), row(site, KAPPA), row(site, Q)
+    base_s, late_s, decode_g = row(site, BASE_S), row(site, LATE_S), row(site, DECODE_G)
+    decode_embodied_g, pre_g = row(site, DECODE_EMBODIED_G), row(site, PRE_G)
+    pre_g_ctx, more_kappa = row(site, PRE_G_CTX), row(site, MORE_KAPPA)
+    more_rtt, more_b = row(site, MORE_RTT), row(site, MORE_B)
     v = most(now.predicted - ONE, ZERO)
     y = v * (now.prompt + v * HALF)
     history = now.prompt + now.predicted
-    wait = bin_ * len(wait_s) // TIME_BINS
-    ttl, decay = bin_ * len(ttl_s) // TIME_BINS, bin_ * len(decay_s) // TIME_BINS
-    at_trend, at_ttl_s, at_decay_s = row(site, TREND), row(site, TTL_S), row(site, DECAY_S)
-    for d in range(D):
-        at_kappa[d] = get(fleet, PUE_KWH, d) * carbon[hour, d]
-        at_more_rtt[d] = rtt_s[home, d]
-        at_base_s[d] = rtt_s[home, d] + wait_s[wait, d]
-        at_trend[d] = trend[hour, d]
-        at_ttl_s[d] = ttl_s[ttl, d]
-        at_decay_s[d] = decay_s[decay, d]
     for d in range(D):
         seconds = get(fleet, DEC_S, d) * v + get(fleet, DEC_S_CTX, d) * y
-        at_decode_g[d] = (get(fleet, DEC_J, d) * v + get(fleet, DEC_J_CTX, d) * y) * at_kappa[d]
-        at_decode_embodied_g[d] = get(fleet, SHARED_G, d) * seconds
-        at_late_s[d] = at_base_s[d] + seconds
-        at_pre_g[d] = get(fleet, PRE_J, d) * at_kappa[d]
-        at_pre_g_ctx[d] = get(fleet, PRE_J_CTX, d) * at_kappa[d]
-        at_fits[d] = ONE if history <= get(fleet, LIMIT, d) else ZERO
-    top, least_kappa, least_rtt, least_b = NONE, INF, INF, INF
+        g_per_j = get(fleet, PUE_KWH, d) * kappa[d]
+        kappa[d] = g_per_j
+        decode_g[d] = (get(fleet, DEC_J, d) * v + get(fleet, DEC_J_CTX, d) * y) * g_per_j
+        decode_embodied_g[d] = get(fleet, SHARED_G, d) * seconds
+        base = base_s[d] + more_rtt[d]
+        base_s[d], late_s[d] = base, base + seconds
+        pre_g[d] = get(fleet, PRE_J, d) * g_per_j
+        pre_g_ctx[d] = get(fleet, PRE_J_CTX, d) * g_per_j
+        fits[d] = ONE if history <= get(fleet, LIMIT, d) else ZERO
     for d in range(D):
         at_quality[d] = quality[int(get(fleet, MODEL, d))]
-        if at_fits[d] > ZERO:
-            top = most(top, at_quality[d])
-            least_kappa = least(least_kappa, at_kappa[d])
-            least_rtt = least(least_rtt, at_more_rtt[d])
-            least_b = least(least_b, get(fleet, PARAMS_B, d))
+    top, least_kappa, least_rtt, least_b = NONE, INF, INF, INF
+    for d in range(D):
+        fit = fits[d] > ZERO
+        top = most(top, at_quality[d] if fit else NONE)
+        least_kappa = least(least_kappa, kappa[d] if fit else INF)
+        least_rtt = least(least_rtt, more_rtt[d] if fit else INF)
+        least_b = least(least_b, get(fleet, PARAMS_B, d) if fit else INF)
     for d in range(D):
         # KAPPA is per joule; prices are of g/kWh.
-        at_more_kappa[d] = (at_kappa[d] - least_kappa) * f32(3.6e6)
-        at_more_rtt[d] -= least_rtt
-        at_more_b[d] = get(fleet, PARAMS_B, d) - least_b
+        more_kappa[d] = (kappa[d] - least_kappa) * f32(3.6e6)
+        more_rtt[d] -= least_rtt
+        more_b[d] = get(fleet, PARAMS_B, d) - least_b
     return top, least_kappa * f32(3.6e6), least_rtt, least_b
 
 
@@ -748,7 +744,7 @@ def gate(fleet, site, prices, x, lanes, now, leasts):
             i = int(here)
             left = get(prices, KNOWLEDGE, p) * get(x, ALIVE_HERE, p)
             left, stay = least(left + get(prices, UNKNOWN, p) * now.kept, now.k), whole_stay
-            gap_s, ttl_s = get(prices, GAP, p), get(site, TTL_S, i)
+            gap_s, ttl_s = get(prices, GAP, p), get(site, TTL_S, i) if now.ages else INF
             if now.decays:
                 fade = np.exp(-gap_s / get(site, DECAY_S, i))
                 left, stay = left * fade, stay * fade
@@ -810,6 +806,7 @@ def open_bill(fleet, site, g, bills, d, now):
         get(site, BASE_S, d),
         get(site, BASE_S, d) + seconds,
     )
+    site[TRUE_S, d] = get(site, BASE_S, d) + seconds
     bills[d, BY_ONE, QUALITY_OUT] = get(site, Q, d)
     bills[d, BY_U, PREFILL], bills[d, BY_X, PREFILL] = kwh * g, kwh_ctx * g
     bills[d, BY_U, EMBODIED_OUT], bills[d, BY_X, EMBODIED_OUT] = (
@@ -830,15 +827,14 @@ def open_bill(fleet, site, g, bills, d, now):
 
 
 @njit(cache=True, error_model="numpy", fastmath={"contract"}, forceinline=True)
-def bill(fleet, bills, x, sums, p, d, now):
-    """Adds the turn's bill; the TTFT is the round trip, the wait and `first_s`."""
-    cached = get(x, CACHED, p)
+def bill(fleet, site, bills, cached, sums, p, d, now):
+    """Adds the turn's bill; returns its seconds."""
     u, du = now.prompt - cached, now.full - cached
     attended, dx = u * (now.prompt + cached) * HALF, du * (now.full + cached) * HALF
     seconds = get(fleet, PRE_S, d) * u + get(fleet, PRE_S_CTX, d) * attended
     first_s = most(get(fleet, LEAST_TTFT, d), seconds)
     add_rows(sums, p, bills, d, u, attended, du, dx, first_s)
-    x[USED_S, p] = bills[d, BY_ONE, E2E] + first_s
+    return get(site, TRUE_S, d) + first_s
 
 
 @exactly
@@ -847,46 +843,48 @@ def bill_all(
     now, t,
 ):  # fmt: skip
     """Bills the turn, of number t in its row, to every setting; returns how many slots there are."""
+    x_used_s = row(x, USED_S)
     for p in range(lanes):
-        d = int(get(x, LAST, p))
+        d = np.uint64(get(x, LAST, p))
         if billed_at[d] != t:
             billed_at[d] = t
-            open_bill(fleet, site, carbon[hour, d], bills, d, now)
+            open_bill(fleet, site, carbon[hour, d], bills, int(d), now)
             if slot_of[d] < 0:
-                slots[count], slot_of[d] = d, count
+                slots[count], slot_of[d] = int(d), count
                 fill(residents, count, lanes, ZERO)
                 fill(useds, count, lanes, ZERO)
                 count += 1
-        bill(fleet, bills, x, sums, p, d, now)
+        x_used_s[p] = bill(fleet, site, bills, get(x, CACHED, p), sums, p, d, now)
     return count
 
 
 @exactly
-def flush(sums, outs, at, lanes):
-    """Moves a part of a session's bill to its float64 sums."""
+def close(x, lanes):
+    """Ends a session: its moves and returns join those of the ones before it."""
+    moves, returns = row(x, MOVES), row(x, RETURNS)
+    all_moves, all_returns = row(x, ALL_MOVES), row(x, ALL_RETURNS)
+    for p in range(lanes):
+        all_moves[p] += moves[p]
+        all_returns[p] += returns[p]
+        moves[p] = returns[p] = ZERO
+
+
+@exactly
+def flush(x, sums, outs, at, lanes, served, unserved):
+    """Moves what was summed in float32 to the float64 sums."""
     for p in range(lanes):
         for f in range(AMOUNTS):
             outs[at, p, f] += sums[p, f]
             sums[p, f] = ZERO
-
-
-@exactly
-def close(x, sums, outs, at, lanes, served, unserved):
-    """Ends a session."""
-    x_moves = row(x, MOVES)
-    x_returns = row(x, RETURNS)
-    x_masked = row(x, MASKED)
-    x_short = row(x, SHORT)
-    x_slow = row(x, SLOW)
-    flush(sums, outs, at, lanes)
-    for p in range(lanes):
-        outs[at, p, MOVES_OUT] += x_moves[p]
-        outs[at, p, RETURNS_OUT] += x_returns[p]
-        outs[at, p, MASKED_OUT] += x_masked[p]
-        outs[at, p, SHORT_OUT] += x_short[p]
-        outs[at, p, SLOW_OUT] += x_slow[p]
+        outs[at, p, MOVES_OUT] += get(x, ALL_MOVES, p)
+        outs[at, p, RETURNS_OUT] += get(x, ALL_RETURNS, p)
+        outs[at, p, MASKED_OUT] += get(x, MASKED, p)
+        outs[at, p, SHORT_OUT] += get(x, SHORT, p)
+        outs[at, p, SLOW_OUT] += get(x, SLOW, p)
         outs[at, p, TURNS] += served
         outs[at, p, UNSERVED] += unserved
+    for counted in (ALL_MOVES, ALL_RETURNS, MASKED, SHORT, SLOW):
+        fill(x, counted, lanes, ZERO)
 
 
 @njit(cache=True, error_model="numpy", fastmath={"contract"})
@@ -914,7 +912,7 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
     D, T = len(classes), valid.shape[1]
     dense = kind == DENSE
     fleet, prices = np.empty((18, STRIDE), f32), np.empty((PRICES, STRIDE), f32)
-    site, x = np.empty((20, STRIDE), f32), np.zeros((19, STRIDE), f32)
+    site, x = np.empty((21, STRIDE), f32), np.zeros((21, STRIDE), f32)
     fleet[:, :D], prices[:, :SETTINGS] = w.fleet, block
     masks = np.zeros((D, STRIDE), f32)
     masks[:, :SETTINGS] = allowed
@@ -923,20 +921,23 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
     may, slot_of, slots = np.empty(D, f32), np.full(D, -1), np.empty(D, np.int64)
     bills, billed_at = np.zeros((D, 6, AMOUNTS), f32), np.empty(D, np.int64)
     sums, quality = np.zeros((SETTINGS, AMOUNTS), f32), np.empty(qualities.shape[2], f32)
-    count = served = unserved = since = 0
+    count = served = unserved = 0
     context, begun, fresh, at = ZERO, False, False, 0
     for t in range(T + 1):
         if t == T or not valid[row, t] or first[row, t]:
             if t > 0:
-                close(x, sums, out, at, lanes, served, unserved)
-            if t == T or not valid[row, t]:
+                close(x, lanes)
+            done = t == T or not valid[row, t]
+            if t > 0 and (by_session or done or served + unserved >= FLUSH_TURNS):
+                flush(x, sums, out, at, lanes, served, unserved)
+                served = unserved = 0
+            if done:
                 break
             at = session[row, t] if by_session else row
-            count = served = unserved = since = 0
+            count = 0
             context, begun, fresh = ZERO, False, False
             slot_of[:], billed_at[:] = -1, -1
-            for at_row in (MOVES, RETURNS, MASKED, SHORT, SLOW, USED_S):
-                fill(x, at_row, lanes, ZERO)
+            fill(x, USED_S, lanes, ZERO)
             fill(x, LAST, lanes, NONE)
             fill(x, BEFORE, lanes, NONE)
             if dense:
@@ -970,10 +971,13 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
         )
         for m in range(len(quality)):
             quality[m] = qualities[row, t, m]
-        leasts = survey(
-            fleet, site, carbon, trend, rtt_s, wait_s, ttl_s, decay_s, quality, D, hour,
-            homes[row, t], bin_, now,
-        )  # fmt: skip
+        copy(site, KAPPA, carbon, hour, D)
+        copy(site, MORE_RTT, rtt_s, homes[row, t], D)
+        copy(site, BASE_S, wait_s, bin_ * len(wait_s) // TIME_BINS, D)
+        if w.ages:
+            copy(site, TTL_S, ttl_s, bin_ * len(ttl_s) // TIME_BINS, D)
+            copy(site, DECAY_S, decay_s, bin_ * len(decay_s) // TIME_BINS, D)
+        leasts = survey(fleet, site, quality, D, now)
         top = leasts[0]
         if w.ages:
             for slot in range(count):
@@ -1040,6 +1044,7 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
 
         if begun:
             if weighted:
+                copy(site, TREND, trend, hour, D)
                 expect_return(fleet, site, prices, x, lanes, now, leasts)
             gate(fleet, site, prices, x, lanes, now, leasts)
         move(x, lanes)
@@ -1052,10 +1057,9 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
                 decisions[p, row, t] = int(x[LAST, p])
         begun = fresh = True
         served += 1
-        since += 1
-        if since == FLUSH_TURNS:
-            flush(sums, out, at, lanes)
-            since = 0
+        if served >= FLUSH_TURNS:
+            flush(x, sums, out, at, lanes, served, unserved)
+            served = unserved = 0
         if w.drops and not dense:
             count = forget(slots, slot_of, count, billed_at, t)
 
