@@ -49,7 +49,7 @@ PRICES = WEIGHT + 8
 # Rows of `site`: a deployment at a turn; COLD_ without a cache, MORE_ than the least. KAPPA is g/J;
 # STANDING_G is the part of a score that depends on no cache, in a block with common prices.
 (FITS, KAPPA, Q, BASE_S, DECODE_G, DECODE_EMBODIED_G, LATE_S, PRE_G, PRE_G_CTX, COLD_G,
- COLD_EMBODIED_G, COLD_S, MORE_KAPPA, MORE_RTT, MORE_B, STANDING_G, SCORE, TREND, TTL_S, DECAY_S, TRUE_S) = range(21)  # fmt: skip
+ COLD_EMBODIED_G, COLD_S, MORE_KAPPA, MORE_RTT, MORE_B, STANDING_G, SCORE, TREND, TTL_S, DECAY_S, TRUE_S, NUMBER) = range(22)  # fmt: skip
 
 # What `out` holds of a setting: the bill, the last one the cached tokens' shortfall, and counts.
 (PREFILL, REBUILD, DECODE, EMBODIED_OUT, ENERGY, WATER_OUT, COST, TTFT, E2E, QUALITY_OUT,
@@ -154,43 +154,58 @@ def get(typingctx, table, at, p):
     return types.float32(table, types.int64, types.int64), generate
 
 
+def _vector(builder, context, kind, array, at):
+    """Address of the row `at` of 16 float32 of an array, and its type."""
+    data = context.make_array(kind)(context, builder, array).data
+    vector = ir.VectorType(ir.FloatType(), AMOUNTS)
+    begin = builder.mul(at, ir.Constant(ir.IntType(64), AMOUNTS))
+    return builder.bitcast(builder.gep(data, [begin]), vector.as_pointer()), vector
+
+
 @intrinsic
-def add_rows(typingctx, sums, p, bills, d, u, x, du, dx, first):
+def add_bill(typingctx, sums, p, bills, d, u, x, du, dx, first):
     """`sums[p] += bills[d, 0] + u bills[d, 1] + x bills[d, 2] + ...`, rows of 16 float32.
 
     LLVM does not vectorise the plain loop: it cannot tell that the two do not overlap.
     """
 
     def generate(context, builder, signature, arguments):
-        row = ir.VectorType(ir.FloatType(), AMOUNTS)
-
-        def address(array, kind, at):
-            data = context.make_array(kind)(context, builder, array).data
-            return builder.bitcast(builder.gep(data, [at]), row.as_pointer())
-
-        def spread(number):
-            one = builder.insert_element(ir.Constant(row, ir.Undefined), number, index(0))
-            zeros = ir.Constant(ir.VectorType(ir.IntType(32), AMOUNTS), [0] * AMOUNTS)
-            return builder.shuffle_vector(one, ir.Constant(row, ir.Undefined), zeros)
-
-        def index(at):
-            return ir.Constant(ir.IntType(64), at)
-
         sums, p, bills, d, *factors = arguments
-        kinds = signature.args
-        total = address(sums, kinds[0], builder.mul(p, index(AMOUNTS)))
-        begin = builder.mul(d, index(6 * AMOUNTS))
-        found = builder.load(address(bills, kinds[2], begin), align=4)
+        kinds, wide = signature.args, ir.IntType(64)
+        begin = builder.mul(d, ir.Constant(wide, 6))
+        address, vector = _vector(builder, context, kinds[2], bills, begin)
+        undefined = ir.Constant(vector, ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), AMOUNTS), [0] * AMOUNTS)
+        total = builder.load(address, align=4)
         for n, factor in enumerate(factors, 1):
-            at = builder.add(begin, index(n * AMOUNTS))
-            rates = builder.load(address(bills, kinds[2], at), align=4)
-            product = builder.fmul(rates, spread(factor), flags=("contract",))
-            found = builder.fadd(found, product, flags=("contract",))
-        builder.store(builder.fadd(builder.load(total, align=4), found), total, align=4)
+            at = builder.add(begin, ir.Constant(wide, n))
+            rates = builder.load(_vector(builder, context, kinds[2], bills, at)[0], align=4)
+            one = builder.insert_element(undefined, factor, ir.Constant(wide, 0))
+            spread = builder.shuffle_vector(one, undefined, zeros)
+            product = builder.fmul(rates, spread, flags=("contract",))
+            total = builder.fadd(total, product, flags=("contract",))
+        address, _ = _vector(builder, context, kinds[0], sums, p)
+        builder.store(builder.fadd(builder.load(address, align=4), total), address, align=4)
         return context.get_dummy_value()
 
     numbers = (types.float32,) * 5
     return types.void(sums, types.int64, bills, types.int64, *numbers), generate
+
+
+@intrinsic
+def add_row(typingctx, sums, p, found):
+    """`sums[p] += found`, rows of 16 float32."""
+
+    def generate(context, builder, signature, arguments):
+        sums, p, found = arguments
+        kinds = signature.args
+        total, _ = _vector(builder, context, kinds[0], sums, p)
+        more, _ = _vector(builder, context, kinds[2], found, ir.Constant(ir.IntType(64), 0))
+        added = builder.fadd(builder.load(total, align=4), builder.load(more, align=4))
+        builder.store(added, total, align=4)
+        return context.get_dummy_value()
+
+    return types.void(sums, types.int64, found), generate
 
 
 @choosing
@@ -584,7 +599,8 @@ def cold_three(site, prices, x, lanes, a, b, c):
     x_wished = row(x, WISHED)
     x_enter = row(x, ENTER)
     at_a, at_b, at_c = cold_column(site, a), cold_column(site, b), cold_column(site, c)
-    name_a, name_b, name_c = f32(a), f32(b), f32(c)
+    name_a, name_b = get(site, NUMBER, a), get(site, NUMBER, b)
+    name_c = get(site, NUMBER, c)
     for p in range(lanes):
         enter, carbon, embodied = x_enter[p], get(prices, CARBON, p), get(prices, EMBODIED, p)
         latency, intensity, rtt = (
@@ -827,34 +843,60 @@ def open_bill(fleet, site, g, bills, d, now):
 
 
 @njit(cache=True, error_model="numpy", fastmath={"contract"}, forceinline=True)
-def bill(fleet, site, bills, cached, sums, p, d, now):
-    """Adds the turn's bill; returns its seconds."""
+def bill(fleet, site, bills, sums, p, cached, d, now):
+    """Adds what the turn cost at d; returns its seconds."""
     u, du = now.prompt - cached, now.full - cached
     attended, dx = u * (now.prompt + cached) * HALF, du * (now.full + cached) * HALF
     seconds = get(fleet, PRE_S, d) * u + get(fleet, PRE_S_CTX, d) * attended
     first_s = most(get(fleet, LEAST_TTFT, d), seconds)
-    add_rows(sums, p, bills, d, u, attended, du, dx, first_s)
+    add_bill(sums, p, bills, d, u, attended, du, dx, first_s)
     return get(site, TRUE_S, d) + first_s
 
 
 @exactly
-def bill_all(
-    carbon, hour, fleet, site, bills, billed_at, x, sums, residents, useds, slots, slot_of, count, lanes,
+def bill_each(fleet, site, bills, x, sums, lanes, now):
+    """Bills the turn to every setting."""
+    used_s = row(x, USED_S)
+    for p in range(lanes):
+        d = int(get(x, LAST, p))
+        used_s[p] = bill(fleet, site, bills, sums, p, get(x, CACHED, p), d, now)
+
+
+@exactly
+def bill_alike(fleet, site, bills, x, sums, found, lanes, now):
+    """`bill_each` where neighbours often do the same: where only the gate differs."""
+    used_s, seen, seen_tokens, seconds = row(x, USED_S), NONE, NONE, ZERO
+    for p in range(lanes):
+        number, tokens = get(x, LAST, p), get(x, CACHED, p)
+        if number != seen or tokens != seen_tokens:
+            seen, seen_tokens = number, tokens
+            for f in range(AMOUNTS):
+                found[0, f] = ZERO
+            seconds = bill(fleet, site, bills, found, 0, tokens, int(number), now)
+        add_row(sums, p, found)
+        used_s[p] = seconds
+
+
+@exactly
+def enter(
+    carbon, hour, fleet, site, bills, billed_at, x, residents, useds, slots, slot_of, count, lanes,
     now, t,
 ):  # fmt: skip
-    """Bills the turn, of number t in its row, to every setting; returns how many slots there are."""
-    x_used_s = row(x, USED_S)
+    """Opens bills and slots of the deployments that serve; returns how many slots there are."""
+    seen = NONE
     for p in range(lanes):
-        d = np.uint64(get(x, LAST, p))
+        number = get(x, LAST, p)
+        if number == seen:
+            continue
+        seen, d = number, int(number)
         if billed_at[d] != t:
             billed_at[d] = t
-            open_bill(fleet, site, carbon[hour, d], bills, int(d), now)
+            open_bill(fleet, site, carbon[hour, d], bills, d, now)
             if slot_of[d] < 0:
-                slots[count], slot_of[d] = int(d), count
+                slots[count], slot_of[d] = d, count
                 fill(residents, count, lanes, ZERO)
                 fill(useds, count, lanes, ZERO)
                 count += 1
-        x_used_s[p] = bill(fleet, site, bills, get(x, CACHED, p), sums, p, d, now)
     return count
 
 
@@ -912,14 +954,17 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
     D, T = len(classes), valid.shape[1]
     dense = kind == DENSE
     fleet, prices = np.empty((18, STRIDE), f32), np.empty((PRICES, STRIDE), f32)
-    site, x = np.empty((21, STRIDE), f32), np.zeros((21, STRIDE), f32)
+    site, x = np.empty((22, STRIDE), f32), np.zeros((21, STRIDE), f32)
     fleet[:, :D], prices[:, :SETTINGS] = w.fleet, block
+    for d in range(D):
+        site[NUMBER, d] = d
     masks = np.zeros((D, STRIDE), f32)
     masks[:, :SETTINGS] = allowed
     resident, used = np.zeros((D, STRIDE), f32), np.zeros((D, STRIDE), f32)
     scratch = np.empty((4 * D if dense else 1, STRIDE), f32)
     may, slot_of, slots = np.empty(D, f32), np.full(D, -1), np.empty(D, np.int64)
     bills, billed_at = np.zeros((D, 6, AMOUNTS), f32), np.empty(D, np.int64)
+    found = np.zeros((1, AMOUNTS), f32)
     sums, quality = np.zeros((SETTINGS, AMOUNTS), f32), np.empty(qualities.shape[2], f32)
     count = served = unserved = 0
     context, begun, fresh, at = ZERO, False, False, 0
@@ -1048,10 +1093,14 @@ def replay_row(w, turns, row, block, lanes, kind, weighted, allowed, out, by_ses
                 expect_return(fleet, site, prices, x, lanes, now, leasts)
             gate(fleet, site, prices, x, lanes, now, leasts)
         move(x, lanes)
-        count = bill_all(
-            carbon, hour, fleet, site, bills, billed_at, x, sums, resident, used, slots, slot_of,
-            count, lanes, now, t,
+        count = enter(
+            carbon, hour, fleet, site, bills, billed_at, x, resident, used, slots, slot_of, count,
+            lanes, now, t,
         )  # fmt: skip
+        if kind == SHARED:
+            bill_alike(fleet, site, bills, x, sums, found, lanes, now)
+        else:
+            bill_each(fleet, site, bills, x, sums, lanes, now)
         if len(decisions):
             for p in range(lanes):
                 decisions[p, row, t] = int(x[LAST, p])
