@@ -76,7 +76,7 @@ def test_presets_agree_with_the_oracle(study, sessions, label):
     assert found["moves"].sum() > 0
 
 
-def gates(base, count=tuned_kernel.LANES):
+def gates(base, count=numba_tuned.LANES):
     """Settings that differ in their gates alone."""
     return [
         base.replace(
@@ -137,7 +137,7 @@ def test_every_kind_of_block_agrees_with_the_oracle(study, sessions, kind, label
         base = priced(rng).replace(assumed_hit=0.4, noise_price_g=1e-3, gpu_allowed=[1.0, 0.0, 1.0])
         settings = gates(base)
     elif kind == "distinct":
-        settings = [gates(priced(rng))[n] for n in range(0, tuned_kernel.LANES, 3)]
+        settings = [gates(priced(rng))[n] for n in range(0, numba_tuned.LANES, 3)]
     else:
         settings = [
             priced(rng).replace(

@@ -883,12 +883,8 @@ def enter(
     now, t,
 ):  # fmt: skip
     """Opens bills and slots of the deployments that serve; returns how many slots there are."""
-    seen = NONE
     for p in range(lanes):
-        number = get(x, LAST, p)
-        if number == seen:
-            continue
-        seen, d = number, int(number)
+        d = int(get(x, LAST, p))
         if billed_at[d] != t:
             billed_at[d] = t
             open_bill(fleet, site, carbon[hour, d], bills, d, now)
