@@ -17,7 +17,7 @@ from jaxroute.world import Retention
 
 pytest.importorskip("numba")
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-from baselines import numba_tuned, tuned_kernel  # noqa: E402
+from baselines import numba_tuned, python_loop, tuned_kernel  # noqa: E402
 
 NEAR = {
     "margin": tolerances.MARGIN["float32"],
@@ -39,7 +39,7 @@ def study():
 def sessions(study):
     """Some of every length, contexts halved now and then."""
     dataset = study.datasets[0]
-    some = subset(dataset, stratified(dataset, 25, longer_than=150))
+    some = subset(dataset, stratified(dataset, 15, longer_than=1000))
     prefix = some.columns["prefix_tokens"]
     some.columns["prefix_tokens"] = np.where(np.arange(len(prefix)) % 5 == 0, prefix // 2, prefix)
     return some.sessions
@@ -52,9 +52,7 @@ def check(settings, sessions, world):
     excused = 0
     for p, params in enumerate(settings):
         plain_params = oracle_params(params)
-        for s, (place, session) in enumerate(
-            zip(places_of(sessions), plain_sessions, strict=True)
-        ):
+        for s, (place, session) in enumerate(zip(places_of(sessions), plain_sessions, strict=True)):
             oracle = reference.replay(plain_world, session, plain_params)
             sums = [found[name][p, s] for name in FIELDS]
             expected = [oracle.totals[name] for name in FIELDS]
@@ -62,7 +60,9 @@ def check(settings, sessions, world):
             if not differs.any() and np.allclose(sums, expected, rtol=TOTALS, atol=1e-15):
                 continue
             first = np.argmax(differs) if differs.any() else len(differs) - 1
-            near = [(getattr(oracle, edge)[: first + 1] < least).any() for edge, least in NEAR.items()]
+            near = [
+                (getattr(oracle, edge)[: first + 1] < least).any() for edge, least in NEAR.items()
+            ]
             assert any(near), (p, s, first, sums, expected)
             excused += 1
     assert excused <= EXCUSED * len(settings) * sessions.count
@@ -166,6 +166,14 @@ def test_blocks_change_nothing(study, sessions):
         alone = numba_tuned.run(stack(settings[p : p + 1]), sessions, study.world)
         for name in FIELDS:
             np.testing.assert_allclose(alone[name][0], together[name][p], rtol=1e-5)
+
+
+def test_python_loop_finds_the_same(study, sessions):
+    params, picked = stack(gates(RouterParams(), 2)), [0, 3, 9]
+    loop = python_loop.run(params, sessions, study.world, picked)
+    tuned = numba_tuned.run(params, sessions, study.world, by_session=True)
+    for name in FIELDS:
+        np.testing.assert_allclose(loop[name], tuned[name][:, picked], rtol=1e-5, atol=1e-12)
 
 
 def test_a_belief_is_refused(study, sessions):

@@ -593,31 +593,24 @@ def cold_shared(site, prices, slot_of, may, D, begun, top):
 
 
 @phase
-def cold_three(site, prices, x, lanes, a, b, c):
-    """Three deployments that are no slots, under every setting; of one model and size."""
-    x_best = row(x, BEST)
-    x_wished = row(x, WISHED)
-    x_enter = row(x, ENTER)
-    at_a, at_b, at_c = cold_column(site, a), cold_column(site, b), cold_column(site, c)
+def cold_two(site, prices, x, lanes, a, b):
+    """Two deployments that are no slots, under every setting; of one model and size.
+
+    Two at a time share the loads of the prices; with three, registers run out.
+    """
+    x_best, x_wished, x_enter = row(x, BEST), row(x, WISHED), row(x, ENTER)
+    at_a, at_b = cold_column(site, a), cold_column(site, b)
     name_a, name_b = get(site, NUMBER, a), get(site, NUMBER, b)
-    name_c = get(site, NUMBER, c)
     for p in range(lanes):
         enter, carbon, embodied = x_enter[p], get(prices, CARBON, p), get(prices, EMBODIED, p)
-        latency, intensity, rtt = (
-            get(prices, LATENCY, p),
-            get(prices, INTENSITY, p),
-            get(prices, RTT, p),
-        )
-        best, wished = x_best[p], x_wished[p]
+        latency, intensity = get(prices, LATENCY, p), get(prices, INTENSITY, p)
+        rtt, best, wished = get(prices, RTT, p), x_best[p], x_wished[p]
         score_a = cold(at_a, enter, carbon, embodied, latency, intensity, rtt)
         score_b = cold(at_b, enter, carbon, embodied, latency, intensity, rtt)
-        score_c = cold(at_c, enter, carbon, embodied, latency, intensity, rtt)
-        score_ab = least(score_a, score_b)
-        name_ab = name_b if score_b < score_a else name_a
-        name_ab = name_c if score_c < score_ab else name_ab
-        score_ab = least(score_ab, score_c)
-        x_wished[p] = name_ab if score_ab < best else wished
-        x_best[p] = least(score_ab, best)
+        wished = name_a if score_a < best else wished
+        best = least(score_a, best)
+        x_wished[p] = name_b if score_b < best else wished
+        x_best[p] = least(score_b, best)
 
 
 @choosing
@@ -657,21 +650,18 @@ def cold_distinct(classes, class_ends, site, prices, x, slot_of, lanes, begun, t
             enter = get(prices, QUALITY, p) * worse + get(prices, SIZE, p) * more_b
             enter += get(prices, SWITCH, p) * away
             x_enter[p] = enter if quality >= x_least_quality[p] else INF
-        a = b = -1
+        a = -1
         for n in range(at, end):
             d = classes[n]
             if slot_of[d] >= 0 or at_fits[d] == ZERO:
                 continue
             if a < 0:
                 a = d
-            elif b < 0:
-                b = d
             else:
-                cold_three(site, prices, x, lanes, a, b, d)
-                a = b = -1
+                cold_two(site, prices, x, lanes, a, d)
+                a = -1
         if a >= 0:
-            b = b if b >= 0 else a
-            cold_three(site, prices, x, lanes, a, b, b)
+            cold_two(site, prices, x, lanes, a, a)
 
 
 @phase
