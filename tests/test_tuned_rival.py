@@ -17,7 +17,7 @@ from jaxroute.world import Retention
 
 pytest.importorskip("numba")
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-from baselines import numba_tuned, python_loop, tuned_kernel  # noqa: E402
+from baselines import numba_tuned, python_loop, tuned_kernel
 
 NEAR = {
     "margin": tolerances.MARGIN["float32"],

@@ -1,11 +1,13 @@
 """The compiled loops of `numba_tuned`: a row of sessions under a block of settings.
 
 Settings stand on the last axis of every array, side by side in SIMD lanes, in float32 (indices
-too). Arrays that a loop reads together are rows of one array made here, of constant width: LLVM
-then knows that they do not overlap and vectorises without run-time checks.
+too). What a loop reads and writes are rows of tables of one constant width (`row`, `get`): LLVM
+then knows that they do not overlap, and no reference is counted (atomically: half of the time).
 
 `slots` are the deployments that some setting of the block has been at. Only they may hold a cache,
-so only they are priced setting by setting; the others are priced cold.
+so only they are priced setting by setting; the others are priced cold. Dropped caches free slots.
+
+It is one file because numba's cache does not notice that a function of another file has changed.
 """
 
 from typing import NamedTuple
@@ -23,14 +25,15 @@ EDGE_TOKENS, LEAST_INTENSITY = f32(0.01), f32(1e-9)
 TIME_BINS = 96
 SETTINGS = 256  # most in a block
 STRIDE = SETTINGS + 16  # of a row, deployments or settings; not a power of two, for the caches
-AMOUNTS = 16  # of a bill, in the order of the first rows of `OUT`
+AMOUNTS = 16  # of a bill, 11 of them used: a register of float32
 FLUSH_TURNS = 64  # summed in float32 before they are added to float64
 
 SHARED, DISTINCT, DENSE = range(3)
-"""Kinds of blocks: all settings have the same prices and filters; they differ, but nothing assumes
-a hit, masks, draws noise or limits the TTFT; anything, for which every deployment is a slot."""
+"""Kinds of blocks. SHARED: all settings have the same prices and filters, and price what is cold
+once a turn. DISTINCT: they differ, but none assumes a hit, masks, draws noise or limits the TTFT.
+DENSE: anything; every deployment is a slot."""
 
-# Rows of `p`: what a setting is. EMBODIED = carbon_weight x embodied_weight; UNKNOWN = (1 -
+# Rows of `prices`: what a setting is. EMBODIED = carbon_weight x embodied_weight; UNKNOWN = (1 -
 # cache_knowledge) x assumed_hit; P_BACK is that of the bias alone.
 (CARBON, EMBODIED, LATENCY, QUALITY, SWITCH, INTENSITY, RTT, SIZE, NOISE, KNOWLEDGE, UNKNOWN, FLOOR,
  SLACK, SLO, STRENGTH, BIAS, HYSTERESIS, ALWAYS, GAP, P_BACK, *_weights) = range(28)  # fmt: skip
@@ -40,7 +43,8 @@ PRICES = WEIGHT + 8
 # Rows of `x`: the state of a setting's session, and what the turn brought so far. `_HERE` is where
 # the session is; OPEN where masks gave way; ENTER what model and size add to a cold score.
 (LAST, BEFORE, MOVES, RETURNS, MASKED, SHORT, SLOW, USED_S, BEST, WISHED, CACHED, SCORE_HERE,
- CACHED_HERE, ALIVE_HERE, IDLE_HERE, LEAST_QUALITY, OPEN, ENTER, FASTEST_S, ALL_MOVES, ALL_RETURNS) = range(21)  # fmt: skip
+ CACHED_HERE, ALIVE_HERE, IDLE_HERE, LEAST_QUALITY, OPEN, ENTER, FASTEST_S, ALL_MOVES,
+ ALL_RETURNS) = range(21)  # fmt: skip
 
 # Rows of `fleet`: a deployment's coefficients; joules are with the host's.
 (PRE_J, PRE_J_CTX, PRE_S, PRE_S_CTX, LEAST_TTFT, DEC_J, DEC_J_CTX, DEC_S, DEC_S_CTX, EMBODIED_G,
@@ -49,15 +53,17 @@ PRICES = WEIGHT + 8
 # Rows of `site`: a deployment at a turn; COLD_ without a cache, MORE_ than the least. KAPPA is g/J;
 # STANDING_G is the part of a score that depends on no cache, in a block with common prices.
 (FITS, KAPPA, Q, BASE_S, DECODE_G, DECODE_EMBODIED_G, LATE_S, PRE_G, PRE_G_CTX, COLD_G,
- COLD_EMBODIED_G, COLD_S, MORE_KAPPA, MORE_RTT, MORE_B, STANDING_G, SCORE, TREND, TTL_S, DECAY_S, TRUE_S, NUMBER) = range(22)  # fmt: skip
+ COLD_EMBODIED_G, COLD_S, MORE_KAPPA, MORE_RTT, MORE_B, STANDING_G, SCORE, TREND, TTL_S, DECAY_S,
+ TRUE_S, NUMBER) = range(22)  # fmt: skip
 
-# What `out` holds of a setting: the bill, the last one the cached tokens' shortfall, and counts.
+# What `out` holds of a setting: the amounts of a bill, and counts.
 (PREFILL, REBUILD, DECODE, EMBODIED_OUT, ENERGY, WATER_OUT, COST, TTFT, E2E, QUALITY_OUT,
  REBUILT) = range(11)  # fmt: skip
 (MOVES_OUT, RETURNS_OUT, MASKED_OUT, SHORT_OUT, SLOW_OUT, TURNS, UNSERVED) = range(16, 23)
 OUT = 24
 BY_ONE, BY_U, BY_X, BY_DU, BY_DX, BY_FIRST = range(6)  # rows of a bill: what multiplies them
 
+# Phases of a turn are compiled apart; `nnan` stays away from bills, where a price may be NaN.
 exactly = njit(cache=True, error_model="numpy", fastmath={"contract"})
 phase = njit(cache=True, error_model="numpy", fastmath={"contract", "nnan", "nsz"})
 choosing = njit(
@@ -480,9 +486,10 @@ class At(NamedTuple):
 def column(fleet, site, d, top):
     """The numbers that `weigh` reads, of deployment d."""
     return At(
-        get(fleet, PRE_S, d), get(fleet, PRE_S_CTX, d), get(fleet, LEAST_TTFT, d), get(site, PRE_G, d),
-        get(site, PRE_G_CTX, d), get(site, DECODE_G, d), get(fleet, EMBODIED_G, d), get(site, DECODE_EMBODIED_G, d),
-        get(site, BASE_S, d), get(site, LATE_S, d), get(site, Q, d), top - get(site, Q, d), get(site, MORE_KAPPA, d),
+        get(fleet, PRE_S, d), get(fleet, PRE_S_CTX, d), get(fleet, LEAST_TTFT, d),
+        get(site, PRE_G, d), get(site, PRE_G_CTX, d), get(site, DECODE_G, d),
+        get(fleet, EMBODIED_G, d), get(site, DECODE_EMBODIED_G, d), get(site, BASE_S, d),
+        get(site, LATE_S, d), get(site, Q, d), top - get(site, Q, d), get(site, MORE_KAPPA, d),
         get(site, MORE_RTT, d), get(site, MORE_B, d),
     )  # fmt: skip
 
@@ -615,9 +622,10 @@ def cold_two(site, prices, x, lanes, a, b):
 
 @choosing
 def cold_column(site, d):
+    """The numbers that `cold` reads, of deployment d."""
     return (
-        get(site, COLD_G, d), get(site, COLD_EMBODIED_G, d), get(site, COLD_S, d), get(site, MORE_KAPPA, d),
-        get(site, MORE_RTT, d),
+        get(site, COLD_G, d), get(site, COLD_EMBODIED_G, d), get(site, COLD_S, d),
+        get(site, MORE_KAPPA, d), get(site, MORE_RTT, d),
     )  # fmt: skip
 
 
