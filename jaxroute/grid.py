@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,9 +94,9 @@ def plan(
         values: dict[str, Any] = plain
         for axis, label in zip(axes, labels, strict=True):
             values = merged(values, axes[axis][label])
-        of = ", ".join(f"vary.{axis}.{each}" for axis, each in zip(axes, labels, strict=True))
-        config = validate(values, StudyConfig, f"{path}, {of}" if of else str(path), folder)
         named = dict(zip(axes, labels, strict=True))
+        of = ", ".join(f"vary.{axis}.{each}" for axis, each in named.items() if axis != "seed")
+        config = validate(values, StudyConfig, f"{path}, {of}" if of else str(path), folder)
         if not _is_there(config.intensity.path):
             missing[config.intensity.path] = f"{of} left out"
             continue
@@ -105,7 +106,10 @@ def plan(
                 cells.append(Cell(labels=named, config=alone))
             else:
                 missing[dataset.path] = f"{dataset.label} left out"
-    left_out = [f"{file} is not on this machine: {what}" for file, what in missing.items()]
+    left_out = [
+        f"{os.path.relpath(file, folder['folder'])} is not on this machine: {what}"
+        for file, what in missing.items()
+    ]
     if not cells:
         found = f"none of {', '.join(missing)}"
         raise input_error(path, "datasets", found, "a trace that is there", "give one by --trace")

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from jaxroute.grid import Grid
-from jaxroute.report.tables import RECONSTRUCTION
+from jaxroute.report.tables import RECONSTRUCTION, points
 
 PREFERRED = "carbon_router"
 """The policy that is shown, where a study has it; else its first."""
@@ -101,9 +101,9 @@ def _table(figures: Figures, axes: tuple[str, ...]) -> Table:
 
 
 FORMS: dict[str, Callable[[Any], str]] = {
-    "change": lambda value: f"{value:+.3f}",
-    "change_pct": lambda value: f"{value:+.1f}",
-    "saving_pct": lambda value: f"{value:.1f}",
+    "change": lambda value: f"{round(value, 3) + 0.0:+.3f}",
+    "change_pct": lambda value: f"{round(value, 1) + 0.0:+.1f}",
+    "saving_pct": points,
 }
 
 

@@ -25,7 +25,8 @@ def _figure(value: float) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 or value == 0 else f"{value:.4g}"
 
 
-def _points(value: float) -> str:
+def points(value: float) -> str:
+    """To a tenth of a percentage point; never minus nothing."""
     return f"{round(value, 1) + 0.0:.1f}"
 
 
@@ -165,8 +166,8 @@ def with_interval(row: Mapping[str, Any], name: str) -> str:
     figure, low, high = (row[f"{name}{end}_pct"] for end in ("", "_lo", "_hi"))
     if pd.isna(figure):
         return ""
-    ends = "too few sessions" if pd.isna(low) else f"{_points(low)}, {_points(high)}"
-    return f"{_points(figure)} ({ends})"
+    ends = "too few sessions" if pd.isna(low) else f"{points(low)}, {points(high)}"
+    return f"{points(figure)} ({ends})"
 
 
 def notes(study: Study, comparison: Comparison) -> Iterator[str]:
