@@ -117,7 +117,7 @@ def lay_on_calendar(
     fits = (prefix + new + predicted)[:, None] <= context_limit
     served = fits.any(axis=1)
     short = (np.where(fits, quality, -np.inf).max(axis=1) < config.quality_floor) & served
-    if config.quality_floor:
+    if config.quality_floor and served.any():
         notes.append(
             f"on {short.sum() / max(served.sum(), 1):.1%} of the turns that can be served no model "
             f"reaches the quality floor of {config.quality_floor:g}: the best serves"

@@ -235,7 +235,7 @@ def _water_and_cost(config: StudyConfig) -> str:
     unpriced = [region for region, (_, year) in prices.items() if not year]
     blank = f"; none known of {', '.join(unpriced)}: blank if served there" if unpriced else ""
     return (
-        f"water = IT energy x WUE as providers report it, {generation}; "
+        f"water = IT energy (without PUE) x WUE as providers report it, {generation}; "
         f"cost = energy x mean wholesale price ({span}){blank}"
     )
 

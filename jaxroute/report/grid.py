@@ -27,7 +27,7 @@ def show_grid(grid: Grid, out: Console) -> None:
     baseline = grid.cells[0].config.baseline
     policy = shown_policy(grid)
     for dataset, rows in grid.summary.groupby("dataset", sort=False):
-        unserved = f"{rows['unserved_pct'].max():.2f} % unserved"
+        unserved = f"{rows['unserved_pct'].fillna(0).max():.2f} % unserved"
         for title, figures in _figures(grid, str(dataset), policy, baseline):
             out.print(f"\n{dataset}, {unserved}: {title}", markup=False)
             out.print(_table(figures, grid.axes))
@@ -73,7 +73,8 @@ def _figures(grid: Grid, dataset: str, policy: str, baseline: str) -> Iterator[t
     def of(table: pd.DataFrame, name: str) -> pd.DataFrame:
         return table[(table["dataset"] == dataset) & (table["policy"] == name)].set_index(keys)
 
-    ours, base = of(grid.summary, policy), of(grid.summary, baseline)
+    ours = of(grid.summary, policy)
+    base = of(grid.summary, baseline).reindex(ours.index)
     saving = f"carbon that {policy} saves against {baseline}, %"
     yield f"{saving}, all sessions", ours
     long = of(grid.by_length, policy)
@@ -82,8 +83,10 @@ def _figures(grid: Grid, dataset: str, policy: str, baseline: str) -> Iterator[t
         yield f"{saving}, sessions of {LONG} turns", long
     quality = ours["mean_quality"] - base["mean_quality"]
     yield f"mean quality of {policy} less {baseline}'s", quality.to_frame("change")
-    ttft = 100 * (ours["mean_ttft_s"] / base["mean_ttft_s"] - 1)
-    yield f"mean TTFT of {policy} against {baseline}'s, %", ttft.to_frame("change_pct")
+    for name in ("ttft", "e2e"):
+        change = 100 * (ours[f"mean_{name}_s"] / base[f"mean_{name}_s"] - 1)
+        title = f"mean {name.upper()} of {policy} against {baseline}'s, %"
+        yield title, change.to_frame("change_pct")
 
 
 def _table(figures: Figures, axes: tuple[str, ...]) -> Table:
@@ -109,13 +112,13 @@ FORMS: dict[str, Callable[[Any], str]] = {
 
 def _text(rows: Figures) -> str:
     """A figure of the first seed, its interval if it has one, and its range over the seeds."""
-    if rows.empty:
-        return ""
     column = next(name for name in FORMS if name in rows)
-    form, values = FORMS[column], rows[column]
+    form, values = FORMS[column], rows[column].dropna()
+    if values.empty:
+        return ""
     text = form(values.iloc[0])
     if column == "saving_pct":
-        ends = rows[["saving_lo_pct", "saving_hi_pct"]].iloc[0]
+        ends = rows.loc[values.index[0], ["saving_lo_pct", "saving_hi_pct"]]
         text += f" ({', '.join(map(form, ends))})" if ends.notna().all() else " (too few sessions)"
     if len(values) > 1:
         text += f" [{form(values.min())}, {form(values.max())}]"

@@ -37,9 +37,10 @@ class Parts:
         text = f"{json.dumps(plan, indent=2, sort_keys=True)}\n"
         try:
             known = (target / PLAN).read_text() if (target / PLAN).is_file() else None
-            if known is None and target.exists() and (not target.is_dir() or any(target.iterdir())):
-                expected = "a directory that is empty, new, or an earlier run's"
-                raise input_error(directory, "", "something else", expected, "give another --out")
+            strange = _strange(target) if known is None else ""
+            if strange:
+                expected = "an empty or new directory, or an earlier run's"
+                raise input_error(directory, "", strange, expected, "give another --out")
             if known is not None and known != text:
                 expected = "this study and these inputs"
                 raise input_error(
@@ -76,14 +77,33 @@ class Parts:
         fresh.mkdir()
         for name, table in tables.items():
             table.to_parquet(fresh / f"{name}.parquet", index=False)
-        (fresh / NOTES).write_text(json.dumps(notes))
+        (fresh / NOTES).write_text(json.dumps({"tables": sorted(tables), "notes": notes}))
         os.replace(fresh, place)
 
     def read(self, number: int) -> tuple[dict[str, pd.DataFrame], list[str]]:
         """A part's tables by name, and its notes."""
         place = self._place(number)
-        tables = {file.stem: pd.read_parquet(file) for file in sorted(place.glob("*.parquet"))}
-        return tables, json.loads((place / NOTES).read_text())
+        try:
+            notes = json.loads((place / NOTES).read_text())
+            files = sorted(place.glob("*.parquet"))
+            tables = {file.stem: pd.read_parquet(file) for file in files}
+            if set(tables) != set(notes["tables"]):
+                raise ValueError("a table is missing")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            found, expected = f"a damaged part ({error})", "the files as they were written"
+            raise input_error(
+                place, "", found, expected, "delete the folder and run again"
+            ) from error
+        return tables, notes["notes"]
+
+
+def _strange(target: Path) -> str:
+    """What stands in the way of a new run at a place, in words."""
+    if not target.exists():
+        return ""
+    if not target.is_dir():
+        return "a file"
+    return next((f"{entry.name!r} in it" for entry in sorted(target.iterdir())), "")
 
 
 def write_whole(file: Path, text: str) -> None:
