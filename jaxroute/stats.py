@@ -204,21 +204,42 @@ def _summary(
     total = carbon.sum(-1)
     saving = saving_pct(total, total[:, base : base + 1])
     attainable = saving[:, -2:] if bounded else np.full((len(saving), 2), np.nan)
-    with np.errstate(invalid="ignore"):
-        mean = {name: sums[name] / sums["turns"] for name in ("ttft_s", "e2e_s", "quality")}
     table = _flat(
-        {"sessions": np.full(total.shape, carbon.shape[-1])}
-        | {name: _counts(sums[name]) for name in ("turns", "unserved")}
-        | {"unserved_pct": unserved_pct(sums), "truncated": np.full(total.shape, truncated)}
-        | {"carbon_g": total}
-        | {name: sums[name] for name in (*PARTS, "energy_kwh", *BILL)}
-        | {f"mean_{name}": values for name, values in mean.items()}
-        | dict(times)
-        | {name: np.rint(sums[name]) for name in COUNTS}
+        measures(sums, total, times, sessions=carbon.shape[-1], truncated=truncated)
         | dict(zip(SAVINGS, (saving, saving - half_pct, saving + half_pct), strict=True))
         | {name: captured_pct(saving, attainable[:, n : n + 1]) for n, name in enumerate(CAPTURED)}
     )
     return table.astype(dict.fromkeys(COUNTS, "Int64"))
+
+
+def measures(
+    sums: Mapping[str, Floats],
+    carbon_g: Floats,
+    times: Mapping[str, Floats],
+    *,
+    sessions: int,
+    truncated: int,
+) -> dict[str, NDArray]:
+    """The columns of a summary but for savings, of sums over sessions, `[...]` each.
+
+    Args:
+      sums: by the names of `jaxroute.simulate.Totals`.
+      carbon_g: the whole bill.
+      times: the columns of `jaxroute.latency.columns`, or none.
+      sessions, truncated: how many, for every policy alike.
+    """
+    with np.errstate(invalid="ignore"):
+        mean = {name: sums[name] / sums["turns"] for name in ("ttft_s", "e2e_s", "quality")}
+    return (
+        {"sessions": np.full(carbon_g.shape, sessions)}
+        | {name: _counts(sums[name]) for name in ("turns", "unserved")}
+        | {"unserved_pct": unserved_pct(sums), "truncated": np.full(carbon_g.shape, truncated)}
+        | {"carbon_g": carbon_g}
+        | {name: sums[name] for name in (*PARTS, "energy_kwh", *BILL)}
+        | {f"mean_{name}": values for name, values in mean.items()}
+        | dict(times)
+        | {name: np.rint(sums[name]) for name in COUNTS}
+    )
 
 
 def _by_length(

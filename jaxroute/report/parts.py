@@ -4,15 +4,20 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import pandas as pd
 
-from jaxroute.load.messages import input_error
+from jaxroute.load.messages import input_error, shown
 
 PLAN, PARTS, NOTES = "plan.json", "parts", "notes.json"
+
+SETTLED = "settled"
+"""Key of a plan that is not compared."""
+
+_ABSENT = object()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,39 +26,50 @@ class Parts:
 
     Attributes:
       directory: of the run.
+      settled: what its first start settled for all that go on with it.
     """
 
     directory: Path
+    settled: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def open(cls, directory: str | Path, plan: Mapping[str, Any]) -> Self:
+    def open(
+        cls,
+        directory: str | Path,
+        plan: Mapping[str, Any],
+        settle: Callable[[], Mapping[str, Any]] = dict,
+    ) -> Self:
         """Begins a run, or goes on with one of the same plan.
+
+        Args:
+          directory: of the run.
+          plan: what has to be the same whenever the run goes on; as JSON holds it.
+          settle: what is to be settled once, at the first start, such as by the memory then free.
 
         Raises:
           InputError: if the directory holds another plan's run, or something else; or cannot be
             written.
         """
         target = Path(directory)
-        text = f"{json.dumps(plan, indent=2, sort_keys=True)}\n"
+        plan = json.loads(json.dumps(plan))
         try:
-            known = (target / PLAN).read_text() if (target / PLAN).is_file() else None
-            if known is None and target.exists() and (not target.is_dir() or any(target.iterdir())):
-                expected = "a directory that is empty, new, or an earlier run's"
-                raise input_error(directory, "", "something else", expected, "give another --out")
-            if known is not None and known != text:
-                expected = "this study and these inputs"
-                raise input_error(
-                    directory, PLAN, "another study, or inputs that changed", expected,
-                    "give another --out, or delete it",
-                )  # fmt: skip
-            (target / PARTS).mkdir(parents=True, exist_ok=True)
+            if (target / PLAN).is_file():
+                known = json.loads((target / PLAN).read_text())
+                settled = known.pop(SETTLED, {})
+                _same(directory, known, plan)
+            else:
+                _check_new(target, directory)
+                settled = dict(settle())
+                target.mkdir(parents=True, exist_ok=True)
+                text = json.dumps({**plan, SETTLED: settled}, indent=2, sort_keys=True)
+                write_whole(target / PLAN, f"{text}\n")
+            (target / PARTS).mkdir(exist_ok=True)
             for unfinished in (target / PARTS).glob(".*"):
                 shutil.rmtree(unfinished)
-            write_whole(target / PLAN, text)
         except OSError as error:
             reason = error.strerror or str(error)
             raise input_error(directory, "", reason, "a directory that can be written") from error
-        return cls(target)
+        return cls(target, settled)
 
     def _place(self, number: int) -> Path:
         return self.directory / PARTS / f"{number:05d}"
@@ -84,6 +100,51 @@ class Parts:
         place = self._place(number)
         tables = {file.stem: pd.read_parquet(file) for file in sorted(place.glob("*.parquet"))}
         return tables, json.loads((place / NOTES).read_text())
+
+
+def differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Keys at which two JSON values differ, with both values there.
+
+    >>> list(differences({"a": [1, 2], "b": 3}, {"a": [1, 4], "b": 3}))
+    [('a[1]', 2, 4)]
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in dict.fromkeys((*old, *new)):
+            inside = f"{key}.{name}".lstrip(".")
+            yield from differences(old.get(name, _ABSENT), new.get(name, _ABSENT), inside)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for n, pair in enumerate(zip(old, new, strict=True)):
+            yield from differences(*pair, f"{key}[{n}]")
+    elif old != new:
+        yield key, old, new
+
+
+def _same(directory: str | Path, known: Any, plan: Any) -> None:
+    found = list(differences(known, plan))
+    if found:
+        key, was, now = found[0]
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise input_error(
+            directory, PLAN,
+            f"another study, or inputs that changed: {key} was {_told(was)} and is now "
+            f"{_told(now)}{more}",
+            "this study and these inputs", "give another --out, or delete it",
+        )  # fmt: skip
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, list | dict):
+        return f"{len(value)} entries"
+    return "absent" if value is _ABSENT else shown(value)
+
+
+def _check_new(target: Path, directory: str | Path) -> None:
+    """Refuses what is neither empty nor left by a first start that was killed."""
+    if target.exists() and not (
+        target.is_dir() and {entry.name for entry in target.iterdir()} <= {f".{PLAN}"}
+    ):
+        expected = "a directory that is empty, new, or an earlier run's"
+        raise input_error(directory, "", "something else", expected, "give another --out")
 
 
 def write_whole(file: Path, text: str) -> None:
