@@ -13,6 +13,9 @@ COVERAGE = 0.95
 
 _SESSIONS_A_CHUNK = 4096
 
+_TILE = 192
+"""Rows of a matrix product."""
+
 
 def sums(
     numerator: Floats,
@@ -63,14 +66,28 @@ def with_original(drawn: NDArray[np.integer]) -> Floats:
 
 def own_sums(a: Floats, b: Floats, weights: Floats) -> Floats:
     """Sums of a, a² and ab, `[P, 3, 1 + B]`, of `[P, S]` and weights `[S, 1 + B]`."""
-    moments = np.stack([a, a * a, a * b], axis=1)
-    return (moments.reshape(-1, a.shape[-1]) @ weights).reshape(len(a), 3, -1)
+    return _product(np.stack([a, a * a, a * b], axis=1), weights)
 
 
 def base_sums(b: Floats, weights: Floats) -> Floats:
     """Sums of b and b², `[P, 2, 1 + B]`, which all that share a baseline have in common."""
-    moments = np.stack([b, b * b], axis=1)
-    return (moments.reshape(-1, b.shape[-1]) @ weights).reshape(len(b), 2, -1)
+    return _product(np.stack([b, b * b], axis=1), weights)
+
+
+def _product(moments: Floats, weights: Floats) -> Floats:
+    """`moments @ weights`, `[P, M, 1 + B]`, of `[P, M, S]`, by tiles of one shape.
+
+    A matrix product of another shape may add up in another order: so no sum depends on P.
+    """
+    rows = moments.reshape(-1, moments.shape[-1])
+    tiles = -(-len(rows) // _TILE)
+    out = np.empty((tiles * _TILE, weights.shape[-1]))
+    for at in range(0, len(rows), _TILE):
+        tile = np.zeros((_TILE, rows.shape[-1]))
+        part = rows[at : at + _TILE]
+        tile[: len(part)] = part
+        np.matmul(tile, weights, out=out[at : at + _TILE])
+    return out[: len(rows)].reshape(*moments.shape[:2], -1)
 
 
 def joined(own: Floats, base: Floats) -> Floats:

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from jaxroute import bootstrap, latency, space, stats, streamed
+from jaxroute import bootstrap, space, stats, streamed
+from jaxroute import latency as histograms
 from jaxroute.config import StudyConfig
 from jaxroute.dataset import Dataset
 from jaxroute.load.messages import input_error
@@ -105,7 +106,7 @@ def rows(study: Study, dataset: Dataset, retention: str, chunk: Chunk, sums: Sum
     named = stats.measures(
         sums.totals,
         sums.carbon_g,
-        latency.columns(sums.times, limits_s),
+        histograms.columns(sums.times, limits_s),
         sessions=len(dataset.lengths),
         truncated=dataset.truncated,
     )
@@ -113,37 +114,34 @@ def rows(study: Study, dataset: Dataset, retention: str, chunk: Chunk, sums: Sum
         named[name][count:][chunk.baseline] for name in ("carbon_g", "mean_quality")
     )
     saving = stats.saving_pct(sums.carbon_g[:count], base_g)
-    moments = bootstrap.joined(sums.own, sums.base[chunk.baseline])
-    half_pct = 100 * bootstrap.half_width(moments)
+    half_pct = 100 * bootstrap.half_width(bootstrap.joined(sums.own, sums.base[chunk.baseline]))
     own = {name: values[:count] for name, values in named.items()}
     own |= dict(zip(stats.SAVINGS, (saving, saving - half_pct, saving + half_pct), strict=True))
     own |= dict(zip(BASELINE, (base_g, base_quality), strict=True))
-    figures = (
-        pd.DataFrame(own).head(len(chunk.settings)).astype(dict.fromkeys(stats.COUNTS, "Int64"))
-    )
+    figures = pd.DataFrame(own).astype(dict.fromkeys(stats.COUNTS, "Int64"))
     settings = chunk.settings.reset_index(names="setting")
-    table = pd.concat([settings, figures], axis=1)
+    table = settings.join(figures)  # without those of the padding
     table.insert(0, "dataset", dataset.label)
     table.insert(1, "retention", retention)
     return table
 
 
-def columns(*, with_latency: bool = False) -> list[str]:
+def columns(*, latency: bool = False) -> list[str]:
     """The figures of a sweep's table: what may be an objective."""
     zero = np.zeros(1)
-    counts = {name: np.zeros((1, latency.BINS)) for name in latency.FIELDS if with_latency}
-    times = latency.columns(counts, dict.fromkeys(("ttft_s", "e2e_s"), np.inf))
+    counts = {name: np.zeros((1, histograms.BINS)) for name in histograms.FIELDS if latency}
+    times = histograms.columns(counts, dict.fromkeys(("ttft_s", "e2e_s"), np.inf))
     sums = dict.fromkeys(FIELDS, zero)
     named = stats.measures(sums, zero, times, sessions=0, truncated=0)
     return [*named, *stats.SAVINGS, *BASELINE]
 
 
 def fitting(
-    source: Source, world: World, settings: pd.DataFrame, budget: int, *, with_latency: bool
+    source: Source, world: World, settings: pd.DataFrame, budget: int, *, latency: bool
 ) -> int:
     """How many settings a chunk of a dataset may have."""
     left = budget - min(streamed.bytes_of(source.dataset, world), budget / 2)
-    each = streamed.bytes_of_setting(source, world, latency=with_latency)
+    each = streamed.bytes_of_setting(source, world, latency=latency)
     if "intensity_scale" in settings:
         each += world.intensity_g_per_kwh.nbytes
     if not set(space.WORLD).isdisjoint(settings):

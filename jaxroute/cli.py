@@ -231,7 +231,7 @@ def sweep(
     """Thousands of settings of a policy on every trace of a study; resumable."""
     began = time.perf_counter()
     objectives = front.split(",") if front is not None else pareto.OBJECTIVES
-    sweeping.check(objectives, with_latency=latency)
+    sweeping.check(objectives, latency=latency)
     allowed = memory.of_text(budget) if budget is not None else None
     with _progress() as report:
         loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
@@ -239,7 +239,7 @@ def sweep(
             loaded,
             sweeping.planned(loaded.config),
             objectives=objectives,
-            with_latency=latency,
+            latency=latency,
             budget=allowed,
             directory=out,
             report=report,
@@ -296,11 +296,16 @@ def _reuse_compilations() -> None:
     config: Any = jax.config
     if not config.jax_enable_compilation_cache or config.jax_compilation_cache_dir is not None:
         return
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    config.update("jax_compilation_cache_dir", str(Path(caches) / "jaxroute" / platform.node()))
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    programs = caches / "jaxroute" / platform.node()
+    try:
+        programs.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    config.update("jax_compilation_cache_dir", str(programs))
     config.update("jax_persistent_cache_min_compile_time_secs", 0)
     config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    if config.jax_logging_level is None:
+    if config.jax_logging_level in (None, "NOTSET"):
         # jaxlib 0.10 calls its own tuning preferences missing features of the host, at every load
         # (jax issue 38445). This silences jaxlib alone: the warnings of JAX are those of logging.
         config.update("jax_logging_level", "CRITICAL")

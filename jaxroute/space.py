@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from scipy.stats import qmc
 
 from jaxroute import gate
-from jaxroute.config import FLEET_LISTS, PolicyConfig, RetentionConfig, StudyConfig
+from jaxroute.config import FLEET_LISTS, PolicyConfig, StudyConfig
 from jaxroute.load.messages import input_error, nearest_few, shown
 from jaxroute.load.space import MOST_SETTINGS, Range, SweepConfig
 from jaxroute.load.table import read_table
 from jaxroute.load.toml import fault, refusal
-from jaxroute.load.values import AboveZero, AnySign, Flag, Tokens
+from jaxroute.load.values import AboveZero, AnySign, Flag, Horizon, Tokens
 from jaxroute.policies import RouterParams
 from jaxroute.world import World
 
@@ -51,8 +51,8 @@ def kinds(config: StudyConfig) -> dict[str, Any]:
         for axis in FLEET_LISTS
         for entry in getattr(config.fleet, axis)
     }
-    retention = {k: RetentionConfig.model_fields[k].annotation for k in RETENTION[:2]}
-    world = {"drop_on_leave": Flag, "block_tokens": Tokens, **dict.fromkeys(SCALES, AboveZero)}
+    retention = {"ttl_s": Horizon, "decay_s": Horizon, "drop_on_leave": Flag}
+    world = {"block_tokens": Tokens, **dict.fromkeys(SCALES, AboveZero)}
     return own | weights | masks | retention | world
 
 

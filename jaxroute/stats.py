@@ -193,10 +193,8 @@ def _summary(
     times: Mapping[str, Floats],
     truncated: int,
 ) -> pd.DataFrame:
-    """One row a retention and policy. Sums, but for means per served turn and savings in %.
+    """One row a retention and policy: `measures`, and savings in %.
 
-    `times` are the columns of `jaxroute.latency.columns`. `cost_usd` is NaN where a turn was served
-    in a region without a price. `truncated` turns were cut for every policy alike.
     `captured_of_plan_pct` and `captured_of_bound_pct` are the saving's share of the plan's and of
     the bound's, NaN where those save nothing.
     """
@@ -220,13 +218,11 @@ def measures(
     sessions: int,
     truncated: int,
 ) -> dict[str, NDArray]:
-    """The columns of a summary but for savings, of sums over sessions, `[...]` each.
+    """Sums over sessions, `[...]` each by the names of `Totals`, as the columns of a summary.
 
-    Args:
-      sums: by the names of `jaxroute.simulate.Totals`.
-      carbon_g: the whole bill.
-      times: the columns of `jaxroute.latency.columns`, or none.
-      sessions, truncated: how many, for every policy alike.
+    Those of `times` (`jaxroute.latency.columns`) among them; means are per served turn. `cost_usd`
+    is NaN where a turn was served in a region without a price. `truncated` turns were cut for every
+    policy alike.
     """
     with np.errstate(invalid="ignore"):
         mean = {name: sums[name] / sums["turns"] for name in ("ttft_s", "e2e_s", "quality")}

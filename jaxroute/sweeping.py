@@ -68,7 +68,7 @@ def sweep(
     method: str = "grid",
     samples: int | None = None,
     objectives: Sequence[str] = pareto.OBJECTIVES,
-    with_latency: bool = False,
+    latency: bool = False,
 ) -> pd.DataFrame:
     """Carbon, quality, latency and saving of every setting of a policy.
 
@@ -80,7 +80,7 @@ def sweep(
       method: "grid", "random" or "sobol".
       samples: how many settings to draw; of a grid, the points of each range.
       objectives: columns that the Pareto flag is of (`jaxroute.pareto`).
-      with_latency: whether to tell quantiles of TTFT and E2E as well.
+      latency: whether to tell quantiles of TTFT and E2E as well.
 
     Returns:
       One row a dataset, retention and setting: the values of what is swept, the columns of
@@ -91,20 +91,22 @@ def sweep(
 
     Raises:
       InputError: for an unknown field or objective, or a value out of range.
-
-    >>> import jaxroute as jr
-    >>> table = jr.sweep(jr.load_study(), {"gate_strength": [0.0, 1.0]})  # doctest: +SKIP
     """
-    table = settings if isinstance(settings, pd.DataFrame) else None
-    if settings is not None:
-        found: dict[str, Any] = {"policy": policy, "method": method, "samples": samples}
-        given = dict.fromkeys(table, (1.0,)) if table is not None else settings
-        found["space"] = {name: _plain(axis) for name, axis in given.items()}
-        values = study.config.model_dump(exclude_unset=True)
-        config = validate(values | {"sweep": found}, StudyConfig, "options")
-        study = dataclasses.replace(study, config=config)
-    rows = planned(study.config) if table is None else space.of_table(table, study.config)
-    return run(study, rows, objectives=objectives, with_latency=with_latency).table
+    found: dict[str, Any] = {"policy": policy, "method": method, "samples": samples}
+    if isinstance(settings, pd.DataFrame):
+        study = _with(study, found | {"table": "a table"})
+        rows = space.of_table(settings, study.config)
+    else:
+        if settings is not None:
+            axes = {name: _plain(axis) for name, axis in settings.items()}
+            study = _with(study, found | {"space": axes})
+        rows = planned(study.config)
+    return run(study, rows, objectives=objectives, latency=latency).table
+
+
+def _with(study: Study, sweep: Mapping[str, Any]) -> Study:
+    values = study.config.model_dump(exclude_unset=True) | {"sweep": sweep}
+    return dataclasses.replace(study, config=validate(values, StudyConfig, "options"))
 
 
 def _plain(axis: Any) -> Any:
@@ -123,13 +125,13 @@ def planned(config: StudyConfig) -> pd.DataFrame:
     return space.settings(config)
 
 
-def check(objectives: Sequence[str], *, with_latency: bool = False) -> tuple[str, ...]:
+def check(objectives: Sequence[str], *, latency: bool = False) -> tuple[str, ...]:
     """The objectives of a Pareto front.
 
     Raises:
       InputError: if one is no figure of the table.
     """
-    known = chunks.columns(with_latency=with_latency)
+    known = chunks.columns(latency=latency)
     for name in objectives:
         if name not in known:
             near = nearest_few(name, known) or ", ".join(map(repr, pareto.OBJECTIVES))
@@ -142,7 +144,7 @@ def run(
     settings: pd.DataFrame,
     *,
     objectives: Sequence[str] = pareto.OBJECTIVES,
-    with_latency: bool = False,
+    latency: bool = False,
     budget: int | None = None,
     directory: str | Path | None = None,
     report: Report = lambda step, share: None,
@@ -152,7 +154,7 @@ def run(
     Args:
       study: with a `[sweep]`, of which the policy counts here.
       settings: one row each (`planned`, `jaxroute.space.of_table`).
-      objectives, with_latency: as for `sweep`.
+      objectives, latency: as for `sweep`.
       budget: bytes that may be used, by default half of what is free; how many settings make a
         chunk is settled by it at the first start.
       directory: where to keep the rows of each chunk as soon as they are done, if anywhere.
@@ -163,7 +165,7 @@ def run(
         directory holds another sweep, or something else.
     """
     assert study.config.sweep is not None
-    objectives = check(objectives, with_latency=with_latency)
+    objectives = check(objectives, latency=latency)
     budget = memory.free_bytes() // 2 if budget is None else budget
     world = jax.device_put(cast(study.world, study.world.fleet.pre_j.dtype))
     retentions = study.retentions
@@ -173,14 +175,13 @@ def run(
 
     def settle() -> dict[str, int]:
         fitting = [
-            chunks.fitting(each, world, settings, budget, with_latency=with_latency)
-            for each in sources
+            chunks.fitting(each, world, settings, budget, latency=latency) for each in sources
         ]
         return {"memory_bytes": budget, "settings_a_chunk": min(*fitting, MOST_SETTINGS)}
 
     parts = None
     if directory is not None:
-        parts = Parts.open(directory, _plan(study, settings, with_latency), settle)
+        parts = Parts.open(directory, _plan(study, settings, latency), settle)
     settled = parts.settled if parts is not None else settle()
     cut = chunks.cut(settings, settled["settings_a_chunk"])
     work = list(itertools.product(sources, retentions, cut))
@@ -202,7 +203,7 @@ def run(
             retained = world.replace(retention=jax.device_put(retentions[retention]))
             placed = chunks.placed(chunk, policy, baseline, retained, study.config)
             told = functools.partial(advance, f"{label}, {retention}", len(chunk.settings))
-            sums = streamed.summed(each, *placed, chunk.baseline, latency=with_latency, report=told)
+            sums = streamed.summed(each, *placed, chunk.baseline, latency=latency, report=told)
             tables.append(chunks.rows(study, each.dataset, retention, chunk, sums))
             decisions += each.turns * len(chunk.settings)
             if parts is not None:
@@ -224,7 +225,7 @@ def run(
     )
 
 
-def _plan(study: Study, settings: pd.DataFrame, with_latency: bool) -> dict[str, Any]:
+def _plan(study: Study, settings: pd.DataFrame, latency: bool) -> dict[str, Any]:
     """What must be the same for a killed sweep to go on."""
     from jaxroute import RESULTS_VERSION
 
@@ -234,9 +235,9 @@ def _plan(study: Study, settings: pd.DataFrame, with_latency: bool) -> dict[str,
     return {
         "results_version": RESULTS_VERSION,
         "study": config.model_dump(mode="json"),
-        "settings": {"count": len(settings), "sha256": hashlib.sha256(exact).hexdigest()},
-        "latency": with_latency,
+        "latency": latency,
         "inputs_sha256": {k: v for k, v in study.inputs.items() if k in read | {*BUNDLED}},
+        "settings": {"count": len(settings), "sha256": hashlib.sha256(exact).hexdigest()},
     }
 
 

@@ -109,7 +109,7 @@ def differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, A
     [('a[1]', 2, 4)]
     """
     if isinstance(old, dict) and isinstance(new, dict):
-        for name in dict.fromkeys((*old, *new)):
+        for name in dict.fromkeys((*new, *old)):
             inside = f"{key}.{name}".lstrip(".")
             yield from differences(old.get(name, _ABSENT), new.get(name, _ABSENT), inside)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
