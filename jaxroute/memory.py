@@ -1,6 +1,5 @@
 """How much memory there is, and how much a user allows."""
 
-import os
 import re
 from pathlib import Path
 
@@ -12,8 +11,12 @@ UNITS = {"": 1, **{f"{letter}B": 1000**n for n, letter in enumerate("kMGT", 1)}}
     f"{letter}iB": 1024**n for n, letter in enumerate("KMGT", 1)
 }
 
+UNKNOWN = 4 * 1024**3
+"""Taken for free where nothing tells."""
+
 _MEMINFO = Path("/proc/meminfo")
-_GROUP = Path("/sys/fs/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUP = Path("/proc/self/cgroup")
 
 
 def of_text(text: str) -> int:
@@ -38,17 +41,26 @@ def free_bytes() -> int:
 
 
 def _host() -> int:
-    if _MEMINFO.exists():
+    try:
         found = re.search(r"MemAvailable:\s+(\d+) kB", _MEMINFO.read_text())
-        if found:
-            return 1024 * int(found[1])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        return 1024 * int(found[1]) if found else UNKNOWN
+    except OSError:
+        return UNKNOWN
 
 
 def _group() -> float:
-    """What the control group, such as a container or a job, may still take; infinite for none."""
+    """What the control groups, such as of a container or a job, may still take (cgroup v2)."""
     try:
-        most, now = ((_GROUP / f"memory.{name}").read_text().strip() for name in ("max", "current"))
+        own = next(x for x in _OWN_GROUP.read_text().splitlines() if x.startswith("0::"))
+    except (OSError, StopIteration):
+        return float("inf")
+    place = _GROUPS / own.removeprefix("0::").lstrip("/")
+    return min(map(_left, (place, *place.parents)))
+
+
+def _left(group: Path) -> float:
+    try:
+        most, now = ((group / f"memory.{name}").read_text() for name in ("max", "current"))
         return int(most) - int(now)
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # no limit is the word "max"
         return float("inf")

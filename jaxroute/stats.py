@@ -193,11 +193,7 @@ def _summary(
     times: Mapping[str, Floats],
     truncated: int,
 ) -> pd.DataFrame:
-    """One row a retention and policy: `measures`, and savings in %.
-
-    `captured_of_plan_pct` and `captured_of_bound_pct` are the saving's share of the plan's and of
-    the bound's, NaN where those save nothing.
-    """
+    """One row a retention and policy: `measures`, savings in %, their shares of plan and bound."""
     sums = {name: totals[name].sum(-1, dtype=np.float64) for name in FIELDS}
     total = carbon.sum(-1)
     saving = saving_pct(total, total[:, base : base + 1])

@@ -185,42 +185,40 @@ def run(
     settled = parts.settled if parts is not None else settle()
     cut = chunks.cut(settings, settled["settings_a_chunk"])
     work = list(itertools.product(sources, retentions, cut))
-    advance, skip = _progress(
-        report, sum(each.turns * len(chunk.settings) for each, _, chunk in work)
-    )
-    fixed: dict[str, Mapping[str, str]] = {}
+    decisions = [each.turns * len(chunk.settings) for each, _, chunk in work]
+    advance, skip = _progress(report, sum(decisions))
+    policies = {each.dataset.label: _policies(study, each.dataset) for each in sources}
     tables: list[pd.DataFrame] = []
-    decisions, began = 0, time.perf_counter()
+    replayed, began = 0, time.perf_counter()
     try:
-        for n, (each, retention, chunk) in enumerate(work):
-            label = each.dataset.label
-            if label not in fixed:
-                fixed[label], policy, baseline = _policies(study, each.dataset)
+        for n, (each, label, chunk) in enumerate(work):
             if parts is not None and n in parts:
                 tables.append(parts.read(n)[0][TABLE])
-                skip(each.turns * len(chunk.settings))
+                skip(decisions[n])
                 continue
-            retained = world.replace(retention=jax.device_put(retentions[retention]))
-            placed = chunks.placed(chunk, policy, baseline, retained, study.config)
-            told = functools.partial(advance, f"{label}, {retention}", len(chunk.settings))
-            sums = streamed.summed(each, *placed, chunk.baseline, latency=latency, report=told)
-            tables.append(chunks.rows(study, each.dataset, retention, chunk, sums))
-            decisions += each.turns * len(chunk.settings)
+            dataset = each.dataset
+            retained = world.replace(retention=jax.device_put(retentions[label]))
+            given = chunks.placed(chunk, *policies[dataset.label][1:], retained, study.config)
+            told = functools.partial(advance, f"{dataset.label}, {label}", len(chunk.settings))
+            sums = streamed.summed(each, *given, chunk.baseline, latency=latency, report=told)
+            tables.append(chunks.rows(study, dataset, label, chunk, sums))
+            replayed += decisions[n]
             if parts is not None:
                 parts.add(n, {TABLE: tables[-1]}, [])
     finally:
         if parts is not None:
             parts.discard_if_empty()
-    table = pd.concat(tables, ignore_index=True)
-    place = np.repeat(np.arange(len(work)) // len(cut), [len(each) for each in tables])
-    table = table.iloc[np.lexsort((table["setting"], place))].reset_index(drop=True)
+    groups = [tables[at : at + len(cut)] for at in range(0, len(tables), len(cut))]
+    table = pd.concat(
+        [pd.concat(each).sort_values("setting") for each in groups], ignore_index=True
+    )
     table["pareto"] = pareto.flags(table, objectives)
     return Sweep(
         table=table,
         fields=tuple(map(str, settings)),
         objectives=objectives,
-        fixed=fixed,
-        decisions=decisions,
+        fixed={label: names for label, (names, *_) in policies.items()},
+        decisions=replayed,
         replay_s=time.perf_counter() - began,
     )
 
