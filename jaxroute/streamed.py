@@ -130,11 +130,13 @@ def summed(
 
     def replayed() -> Iterator[Totals]:
         for part, sessions in source.batches():
-            found, counted = replay_settings(params, sessions, world, latency=latency)
-            for name in histograms.FIELDS if counted is not None else ():
-                times[name] = times[name] + np.asarray(getattr(counted, name), np.float64)
+            found, counted = jax.device_get(
+                replay_settings(params, sessions, world, latency=latency)
+            )
+            for name in times if latency else ():
+                times[name] = times[name] + getattr(counted, name).astype(np.float64)
             kept = part.stop - part.start
-            yield {name: np.asarray(getattr(found, name))[:, :kept] for name in FIELDS}
+            yield {name: getattr(found, name)[:, :kept] for name in FIELDS}
             report(int(source.dataset.lengths[part].sum()))
 
     start = 0

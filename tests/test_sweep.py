@@ -164,6 +164,27 @@ def test_faults_of_a_table_name_its_row(tmp_path, text, words):
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("rows", "options", "words"),
+    [
+        ({"gate_strenth": [1]}, {}, ["options", "gate_strenth", "'gate_strength'"]),
+        ({"hysteresis": np.array([0.1, -1])}, {}, ["options", "hysteresis[1]", "-1.0"]),
+        ({"hysteresis": {"low": 0, "high": 1}}, {"method": "sobol"}, ["samples"]),
+        (pd.DataFrame({"hysteresi": [1.0]}), {}, ["column hysteresi", "'hysteresis'"]),
+        (pd.DataFrame({"hysteresis": [1.0, np.nan]}), {}, ["row 1, column hysteresis", "nan"]),
+        (pd.DataFrame({"hysteresis": []}), {}, ["no rows"]),
+        (None, {}, ["[sweep]", "found nothing"]),
+        ({"hysteresis": [0]}, {"objectives": ["carbon"]}, ["'carbon'", "'carbon_g'"]),
+        ({"hysteresis": [0]}, {"policy": "stick"}, ["sweep.policy", "'sticky'"]),
+    ],
+)
+def test_faults_in_python(trace, rows, options, words):
+    with pytest.raises(jr.InputError) as caught:
+        jr.sweep(loaded(trace), rows, **options)
+    for word in words:
+        assert word in str(caught.value)
+
+
 def test_a_grid_that_is_too_large_is_refused():
     axes = {name: {"low": 0.0, "high": 1.0} for name in ("hysteresis", "quality_floor")}
     with pytest.raises(jr.InputError, match="4,000,000 settings"):
@@ -277,9 +298,15 @@ def test_results_depend_on_neither_chunks_nor_batches(small, monkeypatch):
     whole = sweeping.run(small, rows).table
     monkeypatch.setattr(sweeping, "MOST_SETTINGS", 2)
     monkeypatch.setattr(streamed, "BLOCK_TURNS", 100)
-    cut = sweeping.run(small, rows).table
+    steps = []
+    cut = sweeping.run(small, rows, report=lambda *step: steps.append(step)).table
     pd.testing.assert_frame_equal(cut, whole, check_exact=True)
     assert whole["setting"].tolist() == [*range(5)] * 2
+    shares = [share for _, share in steps]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    assert len(set(shares)) > 2 * 3 * 5
+    assert re.fullmatch(r"chat, drop: [\d,.]+ M decisions/s, 0:00:00 left", steps[-1][0])
 
 
 def test_without_room_for_the_sessions_they_are_packed_anew(small):
