@@ -103,8 +103,8 @@ def half_width(totals: Floats) -> Floats:
     error of the linearised ratio, `se² = Σ(a - R b)² / (Σb)²`, the 95th percentile of
     `|R* - R| / se*` over the replicates, times `se`. A total that few sessions carry is less sure
     than a percentile interval says. A replicate that happens to lack them is not that much surer:
-    its `se*²` counts as `se²/2` at least, without which one session of a tenth of the carbon made
-    an interval four times as wide. `benchmarks/coverage.py` prints how often it holds the truth.
+    its `se*²` counts as `se²/2` at least, without which one heavy session can make an interval
+    several times as wide. `benchmarks/coverage.py` prints how often it holds the truth.
 
     NaN where so few sessions have any b that a twentieth of the replicates have one or none.
     """

@@ -179,7 +179,7 @@ def ablate(
 
 @app.command()
 def study(
-    file: Annotated[Path, typer.Argument(help="Study file (TOML) with [vary.…] tables.")],
+    file: Annotated[Path, typer.Argument(help="Study file (TOML) with tables of what to vary.")],
     out: Annotated[
         Path, typer.Option(help="Directory for the tables. What a killed run left there is used.")
     ],

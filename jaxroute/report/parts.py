@@ -54,11 +54,14 @@ class Parts:
         plan = json.loads(json.dumps(plan))
         try:
             if (target / PLAN).is_file():
-                known = json.loads((target / PLAN).read_text())
+                known = _known(target / PLAN)
                 settled = known.pop(SETTLED, {})
                 _same(directory, known, plan)
             else:
-                _check_new(target, directory)
+                strange = _strange(target)
+                if strange:
+                    expected = "an empty or new directory, or an earlier run's"
+                    raise input_error(directory, "", strange, expected, "give another --out")
                 settled = dict(settle())
                 target.mkdir(parents=True, exist_ok=True)
                 text = json.dumps({**plan, SETTLED: settled}, indent=2, sort_keys=True)
@@ -92,14 +95,46 @@ class Parts:
         fresh.mkdir()
         for name, table in tables.items():
             table.to_parquet(fresh / f"{name}.parquet", index=False)
-        (fresh / NOTES).write_text(json.dumps(notes))
+        (fresh / NOTES).write_text(json.dumps({"tables": sorted(tables), "notes": notes}))
         os.replace(fresh, place)
 
     def read(self, number: int) -> tuple[dict[str, pd.DataFrame], list[str]]:
         """A part's tables by name, and its notes."""
         place = self._place(number)
-        tables = {file.stem: pd.read_parquet(file) for file in sorted(place.glob("*.parquet"))}
-        return tables, json.loads((place / NOTES).read_text())
+        try:
+            notes = json.loads((place / NOTES).read_text())
+            files = sorted(place.glob("*.parquet"))
+            tables = {file.stem: pd.read_parquet(file) for file in files}
+            if set(tables) != set(notes["tables"]):
+                raise ValueError("a table is missing")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            found, expected = f"a damaged part ({error})", "the files as they were written"
+            raise input_error(
+                place, "", found, expected, "delete the folder and run again"
+            ) from error
+        return tables, notes["notes"]
+
+
+def _known(file: Path) -> dict[str, Any]:
+    """The plan of an earlier run."""
+    try:
+        return dict(json.loads(file.read_text()))
+    except (ValueError, TypeError) as error:
+        expected = "the plan as it was written"
+        raise input_error(file, "", str(error), expected, "give another --out") from error
+
+
+def _strange(target: Path) -> str:
+    """What stands in the way of a new run at a place, in words.
+
+    Nothing if it is empty, or was left by a first start that was killed.
+    """
+    if not target.exists():
+        return ""
+    if not target.is_dir():
+        return "a file"
+    others = sorted({entry.name for entry in target.iterdir()} - {f".{PLAN}"})
+    return f"{others[0]!r} in it" if others else ""
 
 
 def differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -136,15 +171,6 @@ def _told(value: Any) -> str:
     if isinstance(value, list | dict):
         return f"{len(value)} entries"
     return "absent" if value is _ABSENT else shown(value)
-
-
-def _check_new(target: Path, directory: str | Path) -> None:
-    """Refuses what is neither empty nor left by a first start that was killed."""
-    if target.exists() and not (
-        target.is_dir() and {entry.name for entry in target.iterdir()} <= {f".{PLAN}"}
-    ):
-        expected = "a directory that is empty, new, or an earlier run's"
-        raise input_error(directory, "", "something else", expected, "give another --out")
 
 
 def write_whole(file: Path, text: str) -> None:
