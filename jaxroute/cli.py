@@ -1,6 +1,8 @@
-"""The command line: `jaxroute compare`, `ablate`, `study` and `explain`."""
+"""The command line: `jaxroute compare`, `ablate`, `study`, `sweep` and `explain`."""
 
+import logging
 import os
+import platform
 import signal
 import sys
 import time
@@ -10,20 +12,29 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jaxroute import __version__, ablation, explanation, grid, matching
+from jaxroute import __version__, ablation, explanation, grid, matching, memory, pareto, sweeping
 from jaxroute.comparison import Report, run
 from jaxroute.errors import InputError
 from jaxroute.load.messages import one_line
 from jaxroute.report import turns
 from jaxroute.report.ablation import show_ablation
-from jaxroute.report.files import ABLATION_FILES, FILES, write, write_ablation, write_grid
+from jaxroute.report.files import (
+    ABLATION_FILES,
+    FILES,
+    write,
+    write_ablation,
+    write_grid,
+    write_sweep,
+)
 from jaxroute.report.grid import show_grid
 from jaxroute.report.matched import show_matched
+from jaxroute.report.sweep import show_sweep
 from jaxroute.report.tables import console, show
 from jaxroute.report.target import discard_unfinished, whole_directory
 from jaxroute.study import load_study
@@ -190,6 +201,58 @@ def study(
 
 
 @app.command()
+def sweep(
+    study: Annotated[Path, typer.Argument(help="Study file (TOML) with a [sweep] table.")],
+    out: Annotated[
+        Path, typer.Option(help="Directory for the table. What a killed run left there is used.")
+    ],
+    top: Annotated[
+        int, typer.Option(min=0, help="How many settings to print, of the least carbon.")
+    ] = 10,
+    front: Annotated[
+        str | None,
+        typer.Option(
+            "--pareto",
+            help="Columns, with commas between, to print the Pareto front of; without it only "
+            f"flags are written, of {','.join(pareto.OBJECTIVES)}.",
+        ),
+    ] = None,
+    latency: Annotated[
+        bool, typer.Option("--latency", help="Also quantiles of TTFT and E2E; slower.")
+    ] = False,
+    budget: Annotated[
+        str | None,
+        typer.Option("--memory", help="Such as 4GiB; by default half of what is free."),
+    ] = None,
+    trace: Trace = None,
+    carbon: Carbon = None,
+    seed: Seed = None,
+) -> None:
+    """Thousands of settings of a policy on every trace of a study; resumable."""
+    began = time.perf_counter()
+    objectives = front.split(",") if front is not None else pareto.OBJECTIVES
+    sweeping.check(objectives, latency=latency)
+    allowed = memory.of_text(budget) if budget is not None else None
+    with _progress() as report:
+        loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
+        outcome = sweeping.run(
+            loaded,
+            sweeping.planned(loaded.config),
+            objectives=objectives,
+            latency=latency,
+            budget=allowed,
+            directory=out,
+            report=report,
+        )
+        write_sweep(out, loaded, outcome, time.perf_counter() - began)
+    screen = console()
+    show_sweep(loaded, outcome, screen, top=top, whole_front=front is not None)
+    rate = outcome.decisions / 1e6 / outcome.replay_s
+    took = f"{time.perf_counter() - began:.1f} s, {rate:.1f} M decisions/s with compiling"
+    screen.print(f"- {took}; table in {out}", markup=False)
+
+
+@app.command()
 def explain(
     session: Annotated[str, typer.Option(help="Id of the session.")],
     study: StudyFile = None,
@@ -224,8 +287,34 @@ def _interrupt(*_: object) -> None:
     os._exit(INTERRUPTED)
 
 
+def _reuse_compilations() -> None:
+    """Keeps compiled programs in the user's cache, where a second process finds them.
+
+    A directory for each host, as the programs are for its processor. What JAX's environment
+    variables and settings say goes before.
+    """
+    config: Any = jax.config
+    if not config.jax_enable_compilation_cache or config.jax_compilation_cache_dir is not None:
+        return
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    programs = caches / "jaxroute" / platform.node()
+    try:
+        programs.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    config.update("jax_compilation_cache_dir", str(programs))
+    config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    if config.jax_logging_level in (None, "NOTSET"):
+        # jaxlib 0.10 calls its own tuning preferences missing features of the host, at every load
+        # (jax issue 38445). This silences jaxlib alone: the warnings of JAX are those of logging.
+        config.update("jax_logging_level", "CRITICAL")
+        logging.getLogger("jax").setLevel(logging.WARNING)
+
+
 def main() -> None:
     """Runs the command line; bad input is one line on stderr and status 2."""
+    _reuse_compilations()
     before = signal.signal(signal.SIGINT, _interrupt)
     usage_error: Any = typer.BadParameter.__base__  # click's, wherever typer keeps it
     try:

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from jaxroute.load.files import BUILTIN, package_file
 from jaxroute.load.fleet import bundled_names
 from jaxroute.load.messages import known_names
+from jaxroute.load.space import SweepConfig
 from jaxroute.load.toml import Section, fault, read_toml
 from jaxroute.load.values import (
     AboveZero,
@@ -222,6 +223,7 @@ class StudyConfig(Section):
     )
     policy: dict[Name, PolicyConfig] = Field(default_factory=dict)
     vary: dict[Name, Variants] = Field(default_factory=dict)
+    sweep: SweepConfig | None = None
 
     @property
     def quality_rule(self) -> str:
@@ -282,6 +284,11 @@ class StudyConfig(Section):
         _known(["baseline"], self.baseline, policies, "a policy")
         for index, entry in enumerate(self.policies or ()):
             _known(["policies", index], entry, policies, "a policy")
+        if self.sweep is not None:
+            from jaxroute.space import check  # late: it imports this module
+
+            _known(["sweep", "policy"], self.sweep.policy, policies, "a policy")
+            check(self, self.sweep)
         return self
 
 

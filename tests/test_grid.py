@@ -176,9 +176,29 @@ def test_a_part_is_there_whole_or_not_at_all(tmp_path):
     for taken in ("mine", "file"):
         with pytest.raises(jr.InputError, match=taken):
             Parts.open(tmp_path / taken, {"a": 1})
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / ".plan.json").write_text('{"a')
+    assert 0 not in Parts.open(tmp_path / "begun", {"a": 1})
     empty = Parts.open(tmp_path / "empty", {})
     empty.discard_if_empty()
     assert not (tmp_path / "empty").exists()
+
+
+def test_what_is_settled_is_settled_once_and_what_changed_is_told(tmp_path):
+    plan = {"study": {"seed": 0, "cells": [1, 2]}}
+    first = Parts.open(tmp_path / "run", plan, lambda: {"size": 3})
+    again = Parts.open(tmp_path / "run", plan, lambda: {"size": 4})
+    assert first.settled == again.settled == {"size": 3}
+    for other, told in (
+        ({"seed": 1, "cells": [1, 3]}, r"study.seed was 0 and is now 1 \(and 1 more\)"),
+        ({"seed": 0, "cells": [1]}, "study.cells was 2 entries and is now 1 entries"),
+        ({"cells": [1, 2]}, "study.seed was 0 and is now absent"),
+    ):
+        with pytest.raises(jr.InputError, match=told):
+            Parts.open(tmp_path / "run", {"study": other})
+    (tmp_path / "run" / "plan.json").write_text("{")
+    with pytest.raises(jr.InputError, match=r"plan\.json: found Expecting"):
+        Parts.open(tmp_path / "run", plan)
 
 
 def test_the_command_shows_savings_and_their_spread_over_seeds(
