@@ -1,8 +1,6 @@
 """The command line: `jaxroute compare`, `ablate`, `study`, `sweep` and `explain`."""
 
-import logging
 import os
-import platform
 import signal
 import sys
 import time
@@ -12,14 +10,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from jaxroute import __version__, ablation, explanation, grid, matching, memory, pareto, sweeping
 from jaxroute.comparison import Report, run
+from jaxroute.compilations import reuse_compilations
 from jaxroute.errors import InputError
 from jaxroute.load.messages import one_line
 from jaxroute.report import turns
@@ -34,6 +30,7 @@ from jaxroute.report.files import (
 )
 from jaxroute.report.grid import show_grid
 from jaxroute.report.matched import show_matched
+from jaxroute.report.progress import progress_bar
 from jaxroute.report.sweep import show_sweep
 from jaxroute.report.tables import console, show
 from jaxroute.report.target import discard_unfinished, whole_directory
@@ -93,31 +90,10 @@ class Match(StrEnum):
 
 
 @contextmanager
-def _progress() -> Iterator[Report]:
-    """A progress bar if there is a terminal."""
-    terminal = console(stderr=True)
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=terminal,
-        disable=not terminal.is_terminal,
-        transient=True,
-    )
-    with progress:
-        task = progress.add_task("read", total=None)
-
-        def report(step: str, share: float) -> None:
-            progress.update(task, description=escape(step), completed=share, total=1.0)
-
-        yield report
-
-
-@contextmanager
 def _at_work(out: Path | None, names: Collection[str]) -> Iterator[tuple[Path | None, Report]]:
     """Where to write the files `names`, if anywhere, and a progress bar."""
     target: Any = nullcontext() if out is None else whole_directory(out, names)
-    with target as directory, _progress() as report:
+    with target as directory, progress_bar() as report:
         yield directory, report
 
 
@@ -190,7 +166,7 @@ def study(
 ) -> None:
     """Every combination of what a study file varies, on every trace that is there; resumable."""
     began = time.perf_counter()
-    with _progress() as report:
+    with progress_bar() as report:
         cells, left_out = grid.plan(file, seeds=seeds, traces=trace or (), carbon=carbon, seed=seed)
         outcome = grid.run(cells, left_out, out, report)
         write_grid(out, outcome, time.perf_counter() - began)
@@ -233,7 +209,7 @@ def sweep(
     objectives = front.split(",") if front is not None else pareto.OBJECTIVES
     sweeping.check(objectives, latency=latency)
     allowed = memory.of_text(budget) if budget is not None else None
-    with _progress() as report:
+    with progress_bar() as report:
         loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
         outcome = sweeping.run(
             loaded,
@@ -287,34 +263,9 @@ def _interrupt(*_: object) -> None:
     os._exit(INTERRUPTED)
 
 
-def _reuse_compilations() -> None:
-    """Keeps compiled programs in the user's cache, where a second process finds them.
-
-    A directory for each host, as the programs are for its processor. What JAX's environment
-    variables and settings say goes before.
-    """
-    config: Any = jax.config
-    if not config.jax_enable_compilation_cache or config.jax_compilation_cache_dir is not None:
-        return
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    programs = caches / "jaxroute" / platform.node()
-    try:
-        programs.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return
-    config.update("jax_compilation_cache_dir", str(programs))
-    config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    if config.jax_logging_level in (None, "NOTSET"):
-        # jaxlib 0.10 calls its own tuning preferences missing features of the host, at every load
-        # (jax issue 38445). This silences jaxlib alone: the warnings of JAX are those of logging.
-        config.update("jax_logging_level", "CRITICAL")
-        logging.getLogger("jax").setLevel(logging.WARNING)
-
-
 def main() -> None:
     """Runs the command line; bad input is one line on stderr and status 2."""
-    _reuse_compilations()
+    reuse_compilations()
     before = signal.signal(signal.SIGINT, _interrupt)
     usage_error: Any = typer.BadParameter.__base__  # click's, wherever typer keeps it
     try:
