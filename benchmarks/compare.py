@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+sys.path[0] = str(Path(__file__).parents[1])  # numba would take coverage.py here for the library's
+
 REPEATS = 3
 SHOWN = ("carbon_router", "fair_carbon", "sticky", "lowest_latency", "random")
 LARGEST_DIFFERENCE = 1e-3
@@ -221,9 +223,8 @@ def run_engine(study: Any, dataset: Any, params: list[Any]) -> dict[str, Any]:
 
 
 def run_numba(study: Any, dataset: Any, params: list[Any]) -> dict[str, Any]:
-    """`baselines.numba_plain`: one call a setting, its results kept like the engine's."""
-    from baselines import numba_plain
-
+    """The plain loop: one call a setting, its results kept like the engine's."""
+    from benchmarks.baselines import numba_plain
     from jaxroute.simulate import FIELDS
 
     turns = numba_plain.flatten(dataset)

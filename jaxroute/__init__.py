@@ -5,6 +5,8 @@ traces against a fleet of (model, GPU type, region) deployments and says how muc
 routing policy would have emitted.
 """
 
+from numpy import linspace
+
 from jaxroute.ablation import ablate
 from jaxroute.bounds import Plan, free_context_bound, hindsight_plan, planned
 from jaxroute.catalogue import preset, presets
@@ -19,6 +21,7 @@ from jaxroute.sensitivity import sensitivity
 from jaxroute.sessions import Sessions, Turn
 from jaxroute.simulate import Totals, Trace, evaluate
 from jaxroute.study import Study, load_study
+from jaxroute.sweeping import sweep
 from jaxroute.world import Fleet, Retention, World
 
 __version__ = "0.1.0"
@@ -49,6 +52,7 @@ __all__ = [
     "explain",
     "free_context_bound",
     "hindsight_plan",
+    "linspace",
     "load_study",
     "match",
     "planned",
@@ -58,4 +62,5 @@ __all__ = [
     "sensitivity",
     "ski_rental",
     "stack",
+    "sweep",
 ]

@@ -13,6 +13,9 @@ COVERAGE = 0.95
 
 _SESSIONS_A_CHUNK = 4096
 
+_TILE = 192
+"""Rows of a matrix product."""
+
 
 def sums(
     numerator: Floats,
@@ -22,6 +25,7 @@ def sums(
     *,
     group: NDArray[np.integer] | None = None,
     groups: int = 1,
+    replicates: int = REPLICATES,
 ) -> Floats:
     """Sums over sessions of a, b, a², ab and b², as they are and in every replicate.
 
@@ -35,24 +39,61 @@ def sums(
       seed: of the weights.
       group: `[S]`, to which of the `groups` each session belongs; sums add over groups.
       groups: how many.
+      replicates: how many.
 
     Returns:
-      `[groups, ..., 5, 1 + REPLICATES]`.
+      `[groups, ..., 5, 1 + replicates]`.
     """
     shape = np.broadcast_shapes(numerator.shape, denominator.shape)
     a, b = np.broadcast_to(numerator, shape), np.broadcast_to(denominator, shape)
     group = np.zeros(len(hashes), np.int64) if group is None else group
-    out = np.zeros((groups, *shape[:-1], 5, 1 + REPLICATES))
+    out = np.zeros((groups, *shape[:-1], 5, 1 + replicates))
     for at in range(0, len(hashes), _SESSIONS_A_CHUNK):
         part = slice(at, at + _SESSIONS_A_CHUNK)
-        drawn = draws.bootstrap_weights(seed, hashes[part], REPLICATES).astype(np.float64)
-        weights = np.concatenate([np.ones((len(drawn), 1)), drawn], axis=1)
+        weights = with_original(draws.bootstrap_weights(seed, hashes[part], replicates))
         for n in np.unique(group[part]):
             inside = np.flatnonzero(group[part] == n) + at
             x, y = a[..., inside], b[..., inside]
             moments = np.stack([x, y, x * x, x * y, y * y], axis=-2)
             out[n] += moments @ weights[inside - at]
     return out
+
+
+def with_original(drawn: NDArray[np.integer]) -> Floats:
+    """Weights `[S, B]` of the replicates after those of the sessions as they are, `[S, 1 + B]`."""
+    return np.concatenate([np.ones((len(drawn), 1)), drawn], axis=1)
+
+
+def own_sums(a: Floats, b: Floats, weights: Floats) -> Floats:
+    """Sums of a, a² and ab, `[P, 3, 1 + B]`, of `[P, S]` and weights `[S, 1 + B]`."""
+    return _product(np.stack([a, a * a, a * b], axis=1), weights)
+
+
+def base_sums(b: Floats, weights: Floats) -> Floats:
+    """Sums of b and b², `[P, 2, 1 + B]`, which all that share a baseline have in common."""
+    return _product(np.stack([b, b * b], axis=1), weights)
+
+
+def _product(moments: Floats, weights: Floats) -> Floats:
+    """`moments @ weights`, `[P, M, 1 + B]`, of `[P, M, S]`, by tiles of one shape.
+
+    A matrix product of another shape may add up in another order: so no sum depends on P.
+    """
+    rows = moments.reshape(-1, moments.shape[-1])
+    tiles = -(-len(rows) // _TILE)
+    out = np.empty((tiles * _TILE, weights.shape[-1]))
+    for at in range(0, len(rows), _TILE):
+        tile = np.zeros((_TILE, rows.shape[-1]))
+        part = rows[at : at + _TILE]
+        tile[: len(part)] = part
+        np.matmul(tile, weights, out=out[at : at + _TILE])
+    return out[: len(rows)].reshape(*moments.shape[:2], -1)
+
+
+def joined(own: Floats, base: Floats) -> Floats:
+    """`sums` `[P, 5, 1 + B]` of `own_sums` and `base_sums`."""
+    (a, aa, ab), (b, bb) = np.moveaxis(own, 1, 0), np.moveaxis(base, 1, 0)
+    return np.stack([a, b, aa, ab, bb], axis=1)
 
 
 def half_width(totals: Floats) -> Floats:
@@ -62,8 +103,8 @@ def half_width(totals: Floats) -> Floats:
     error of the linearised ratio, `se² = Σ(a - R b)² / (Σb)²`, the 95th percentile of
     `|R* - R| / se*` over the replicates, times `se`. A total that few sessions carry is less sure
     than a percentile interval says. A replicate that happens to lack them is not that much surer:
-    its `se*²` counts as `se²/2` at least, without which one session of a tenth of the carbon made
-    an interval four times as wide. `benchmarks/coverage.py` prints how often it holds the truth.
+    its `se*²` counts as `se²/2` at least, without which one heavy session can make an interval
+    several times as wide. `benchmarks/coverage.py` prints how often it holds the truth.
 
     NaN where so few sessions have any b that a twentieth of the replicates have one or none.
     """

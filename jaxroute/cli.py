@@ -1,4 +1,4 @@
-"""The command line: `jaxroute compare`, `ablate`, `study` and `explain`."""
+"""The command line: `jaxroute compare`, `ablate`, `study`, `sweep` and `explain`."""
 
 import os
 import signal
@@ -12,18 +12,26 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jaxroute import __version__, ablation, explanation, grid, matching
+from jaxroute import __version__, ablation, explanation, grid, matching, memory, pareto, sweeping
 from jaxroute.comparison import Report, run
+from jaxroute.compilations import reuse_compilations
 from jaxroute.errors import InputError
 from jaxroute.load.messages import one_line
 from jaxroute.report import turns
 from jaxroute.report.ablation import show_ablation
-from jaxroute.report.files import ABLATION_FILES, FILES, write, write_ablation, write_grid
+from jaxroute.report.files import (
+    ABLATION_FILES,
+    FILES,
+    write,
+    write_ablation,
+    write_grid,
+    write_sweep,
+)
 from jaxroute.report.grid import show_grid
 from jaxroute.report.matched import show_matched
+from jaxroute.report.progress import progress_bar
+from jaxroute.report.sweep import show_sweep
 from jaxroute.report.tables import console, show
 from jaxroute.report.target import discard_unfinished, whole_directory
 from jaxroute.study import load_study
@@ -82,31 +90,10 @@ class Match(StrEnum):
 
 
 @contextmanager
-def _progress() -> Iterator[Report]:
-    """A progress bar if there is a terminal."""
-    terminal = console(stderr=True)
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=terminal,
-        disable=not terminal.is_terminal,
-        transient=True,
-    )
-    with progress:
-        task = progress.add_task("read", total=None)
-
-        def report(step: str, share: float) -> None:
-            progress.update(task, description=escape(step), completed=share, total=1.0)
-
-        yield report
-
-
-@contextmanager
 def _at_work(out: Path | None, names: Collection[str]) -> Iterator[tuple[Path | None, Report]]:
     """Where to write the files `names`, if anywhere, and a progress bar."""
     target: Any = nullcontext() if out is None else whole_directory(out, names)
-    with target as directory, _progress() as report:
+    with target as directory, progress_bar() as report:
         yield directory, report
 
 
@@ -168,7 +155,7 @@ def ablate(
 
 @app.command()
 def study(
-    file: Annotated[Path, typer.Argument(help="Study file (TOML) with [vary.…] tables.")],
+    file: Annotated[Path, typer.Argument(help="Study file (TOML) with tables of what to vary.")],
     out: Annotated[
         Path, typer.Option(help="Directory for the tables. What a killed run left there is used.")
     ],
@@ -179,7 +166,7 @@ def study(
 ) -> None:
     """Every combination of what a study file varies, on every trace that is there; resumable."""
     began = time.perf_counter()
-    with _progress() as report:
+    with progress_bar() as report:
         cells, left_out = grid.plan(file, seeds=seeds, traces=trace or (), carbon=carbon, seed=seed)
         outcome = grid.run(cells, left_out, out, report)
         write_grid(out, outcome, time.perf_counter() - began)
@@ -187,6 +174,58 @@ def study(
     show_grid(outcome, screen)
     took = f"{len(cells)} comparisons, {time.perf_counter() - began:.1f} s; tables in {out}"
     screen.print(f"- {took}", markup=False)
+
+
+@app.command()
+def sweep(
+    study: Annotated[Path, typer.Argument(help="Study file (TOML) with a [sweep] table.")],
+    out: Annotated[
+        Path, typer.Option(help="Directory for the table. What a killed run left there is used.")
+    ],
+    top: Annotated[
+        int, typer.Option(min=0, help="How many settings to print, of the least carbon.")
+    ] = 10,
+    front: Annotated[
+        str | None,
+        typer.Option(
+            "--pareto",
+            help="Columns, with commas between, to print the Pareto front of; without it only "
+            f"flags are written, of {','.join(pareto.OBJECTIVES)}.",
+        ),
+    ] = None,
+    latency: Annotated[
+        bool, typer.Option("--latency", help="Also quantiles of TTFT and E2E; slower.")
+    ] = False,
+    budget: Annotated[
+        str | None,
+        typer.Option("--memory", help="Such as 4GiB; by default half of what is free."),
+    ] = None,
+    trace: Trace = None,
+    carbon: Carbon = None,
+    seed: Seed = None,
+) -> None:
+    """Thousands of settings of a policy on every trace of a study; resumable."""
+    began = time.perf_counter()
+    objectives = front.split(",") if front is not None else pareto.OBJECTIVES
+    sweeping.check(objectives, latency=latency)
+    allowed = memory.of_text(budget) if budget is not None else None
+    with progress_bar() as report:
+        loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
+        outcome = sweeping.run(
+            loaded,
+            sweeping.planned(loaded.config),
+            objectives=objectives,
+            latency=latency,
+            budget=allowed,
+            directory=out,
+            report=report,
+        )
+        write_sweep(out, loaded, outcome, time.perf_counter() - began)
+    screen = console()
+    show_sweep(loaded, outcome, screen, top=top, whole_front=front is not None)
+    rate = outcome.decisions / 1e6 / outcome.replay_s
+    took = f"{time.perf_counter() - began:.1f} s, {rate:.1f} M decisions/s with compiling"
+    screen.print(f"- {took}; table in {out}", markup=False)
 
 
 @app.command()
@@ -226,6 +265,7 @@ def _interrupt(*_: object) -> None:
 
 def main() -> None:
     """Runs the command line; bad input is one line on stderr and status 2."""
+    reuse_compilations()
     before = signal.signal(signal.SIGINT, _interrupt)
     usage_error: Any = typer.BadParameter.__base__  # click's, wherever typer keeps it
     try:

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from jaxroute.load.files import BUILTIN, package_file
 from jaxroute.load.fleet import bundled_names
 from jaxroute.load.messages import known_names
+from jaxroute.load.space import SweepConfig
 from jaxroute.load.toml import Section, fault, read_toml
 from jaxroute.load.values import (
     AboveZero,
@@ -43,8 +44,22 @@ __all__ = [
     "SyntheticTimes", "WaterConfig", "read_config",
 ]  # fmt: skip
 
-COLUMNS = ("dataset", "retention", "policy", "seed")
-"""Of every table of a grid, beside one for each axis."""
+COLUMNS = (
+    *("dataset", "retention", "policy", "seed", "length_bucket", "model", "gpu", "region"),
+    *("sessions", "turns", "unserved", "unserved_pct", "truncated", "energy_kwh"),
+    *("carbon_g", "carbon_prefill_g", "carbon_rebuild_g", "carbon_decode_g", "carbon_embodied_g"),
+    *("water_l", "cost_usd", "mean_ttft_s", "mean_e2e_s", "mean_quality"),
+    *(f"{name}_{p}_s" for name in ("ttft", "e2e") for p in ("p50", "p95", "p99")),
+    *("ttft_slo_violations_pct", "e2e_slo_violations_pct"),
+    *("moves", "returns", "rebuilt_tokens"),
+    *("mask_fallbacks", "quality_fallbacks", "ttft_fallbacks"),
+    *("saving_pct", "saving_lo_pct", "saving_hi_pct", "median_session_saving_pct"),
+    *("captured_of_plan_pct", "captured_of_bound_pct"),
+)
+"""Of the tables of a grid, beside one for each axis."""
+
+COMMON = ("name", "baseline", "vary")
+"""Keys that the comparisons of a grid have in common."""
 
 FLEET_LISTS = ("models", "gpus", "regions")
 
@@ -208,6 +223,7 @@ class StudyConfig(Section):
     )
     policy: dict[Name, PolicyConfig] = Field(default_factory=dict)
     vary: dict[Name, Variants] = Field(default_factory=dict)
+    sweep: SweepConfig | None = None
 
     @property
     def quality_rule(self) -> str:
@@ -216,6 +232,12 @@ class StudyConfig(Section):
         if math.isfinite(self.quality_slack):
             rules.append(f"a quality at most {self.quality_slack:g} below the best model's")
         return " and ".join(rules) or "no quality floor"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What is read beside the bundled tables: the intensity, the mix, then the traces."""
+        mix = () if self.water.mix is None else (self.water.mix,)
+        return (self.intensity.path, *mix, *(dataset.path for dataset in self.datasets))
 
     @property
     def router_errs(self) -> bool:
@@ -253,10 +275,20 @@ class StudyConfig(Section):
         for axis in self.vary:
             if axis in COLUMNS:
                 raise fault(["vary", axis], "the name of a column", "a name of its own")
+            for label, changes in self.vary[axis].items():
+                for key in changes:
+                    if key in COMMON:
+                        found = "a key that all comparisons have in common"
+                        raise fault(["vary", axis, label, key], found, "another key")
         policies = [*presets, *self.policy]
         _known(["baseline"], self.baseline, policies, "a policy")
         for index, entry in enumerate(self.policies or ()):
             _known(["policies", index], entry, policies, "a policy")
+        if self.sweep is not None:
+            from jaxroute.space import check  # late: it imports this module
+
+            _known(["sweep", "policy"], self.sweep.policy, policies, "a policy")
+            check(self, self.sweep)
         return self
 
 

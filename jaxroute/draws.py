@@ -52,6 +52,13 @@ def _words(hashes: Hashes, turns: NDArray[np.integer] | None) -> NDArray[np.uint
     return np.stack(columns, axis=-1).astype(np.uint32)
 
 
+def _padded(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Words with rows appended up to a round number, so that few shapes are compiled."""
+    count = len(words)
+    size = -(-count // 4096) * 4096 if count > 4096 else 1 << max(count - 1, 0).bit_length()
+    return np.pad(words, ((0, size - count), (0, 0)))
+
+
 def uniform(
     seed: int, purpose: str, hashes: Hashes, turns: NDArray[np.integer] | None = None
 ) -> Floats:
@@ -63,7 +70,8 @@ def uniform(
       hashes: `[N]`, `name_hashes` of the session ids.
       turns: `[N]`, index of the turn, where each turn has a draw of its own.
     """
-    bits = np.asarray(_bits(_purpose_key(seed, purpose), _words(hashes, turns), 2), np.uint64)
+    words = _padded(_words(hashes, turns))
+    bits = np.asarray(_bits(_purpose_key(seed, purpose), words, 2), np.uint64)[: len(hashes)]
     return ((bits[:, 0] << np.uint64(20) | bits[:, 1] >> np.uint64(12)) + 0.5) * 2.0**-52
 
 
@@ -93,7 +101,8 @@ def noise(
 ) -> NDArray[np.float32]:
     """A uniform of each turn and deployment on [0, 1), `[N, D]`, keyed by the deployment's name."""
     names = name_hashes(deployments).astype(np.uint32)
-    return np.asarray(_noise(_purpose_key(seed, purpose), _words(hashes, turns), names))
+    words = _padded(_words(hashes, turns))
+    return np.asarray(_noise(_purpose_key(seed, purpose), words, names))[: len(hashes)]
 
 
 _POISSON_CDF = pdtr(np.arange(12), 1.0)
@@ -102,5 +111,6 @@ _POISSON_CDF = pdtr(np.arange(12), 1.0)
 def bootstrap_weights(seed: int, hashes: Hashes, replicates: int) -> NDArray[np.int64]:
     """How often each session enters each replicate: Poisson(1), `[N, replicates]`."""
     key = _purpose_key(seed, "bootstrap")
-    uniforms = np.asarray(_bits(key, _words(hashes, None), replicates)) * 2.0**-32
+    bits = np.asarray(_bits(key, _padded(_words(hashes, None)), replicates))
+    uniforms = bits[: len(hashes)] * 2.0**-32
     return np.searchsorted(_POISSON_CDF, uniforms, side="right")

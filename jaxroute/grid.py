@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,16 +89,19 @@ def plan(
         axes["seed"] = {n: {"seed": n} for n in range(base.seed, base.seed + seeds)}
     plain = base.model_dump(exclude_unset=True, exclude={"vary"})
     folder = {"folder": Path(path).absolute().parent}
-    cells, missing = [], {}
+    cells: list[Cell] = []
+    missing: dict[str, str] = {}
     for labels in itertools.product(*axes.values()):
         values: dict[str, Any] = plain
         for axis, label in zip(axes, labels, strict=True):
             values = merged(values, axes[axis][label])
-        of = ", ".join(f"vary.{axis}.{each}" for axis, each in zip(axes, labels, strict=True))
-        config = validate(values, StudyConfig, f"{path}, {of}" if of else str(path), folder)
         named = dict(zip(axes, labels, strict=True))
-        if not _is_there(config.intensity.path):
-            missing[config.intensity.path] = f"{of} left out"
+        of = ", ".join(f"vary.{axis}.{each}" for axis, each in named.items() if axis != "seed")
+        config = validate(values, StudyConfig, f"{path}, {of}" if of else str(path), folder)
+        tables = config.files[: -len(config.datasets)]
+        absent = [file for file in tables if not _is_there(file)]
+        missing |= dict.fromkeys(absent, f"{of or 'everything'} left out")
+        if absent:
             continue
         for dataset in config.datasets:
             if _is_there(dataset.path):
@@ -105,10 +109,14 @@ def plan(
                 cells.append(Cell(labels=named, config=alone))
             else:
                 missing[dataset.path] = f"{dataset.label} left out"
-    left_out = [f"{file} is not on this machine: {what}" for file, what in missing.items()]
+    left_out = [
+        f"{os.path.relpath(file, folder['folder'])} is not on this machine: {what}"
+        for file, what in missing.items()
+    ]
     if not cells:
         found = f"none of {', '.join(missing)}"
-        raise input_error(path, "datasets", found, "a trace that is there", "give one by --trace")
+        mend = "give a trace by --trace, hours by --carbon"
+        raise input_error(path, "", found, "files that are there", mend)
     return sorted(cells, key=lambda cell: _order(base, cell)), left_out
 
 
@@ -153,21 +161,7 @@ def run(
     Raises:
       InputError: if there is something else in the directory, or another study's parts.
     """
-    from jaxroute import RESULTS_VERSION
-
-    inputs = {cell.config.datasets[0].path for cell in cells}
-    inputs |= {cell.config.intensity.path for cell in cells}
-    parts = Parts.open(
-        directory,
-        {
-            "results_version": RESULTS_VERSION,
-            "cells": [
-                {"labels": dict(cell.labels), "study": cell.config.model_dump(mode="json")}
-                for cell in cells
-            ],
-            "inputs_sha256": {path: sha256(path) for path in sorted(inputs)},
-        },
-    )
+    parts = Parts.open(directory, record(cells))
     try:
         for n, cell in enumerate(cells):
             if n not in parts:
@@ -184,6 +178,22 @@ def run(
         for name in TABLES
     }
     return Grid(**joined, cells=cells, notes=[notes for _, notes in saved], left_out=left_out)
+
+
+def record(cells: Sequence[Cell]) -> dict[str, Any]:
+    """What a run consists of: another directory's is another run."""
+    from jaxroute import RESULTS_VERSION
+
+    return {
+        "results_version": RESULTS_VERSION,
+        "cells": [
+            {"labels": dict(cell.labels), "study": cell.config.model_dump(mode="json")}
+            for cell in cells
+        ],
+        "inputs_sha256": {
+            file: sha256(file) for file in sorted({f for c in cells for f in c.config.files})
+        },
+    }
 
 
 def _report_one(report: Report, number: int, count: int, step: str, share: float) -> None:

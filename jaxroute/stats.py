@@ -193,32 +193,45 @@ def _summary(
     times: Mapping[str, Floats],
     truncated: int,
 ) -> pd.DataFrame:
-    """One row a retention and policy. Sums, but for means per served turn and savings in %.
-
-    `times` are the columns of `jaxroute.latency.columns`. `cost_usd` is NaN where a turn was served
-    in a region without a price. `truncated` turns were cut for every policy alike.
-    `captured_of_plan_pct` and `captured_of_bound_pct` are the saving's share of the plan's and of
-    the bound's, NaN where those save nothing.
-    """
+    """One row a retention and policy: `measures`, savings in %, their shares of plan and bound."""
     sums = {name: totals[name].sum(-1, dtype=np.float64) for name in FIELDS}
     total = carbon.sum(-1)
     saving = saving_pct(total, total[:, base : base + 1])
     attainable = saving[:, -2:] if bounded else np.full((len(saving), 2), np.nan)
-    with np.errstate(invalid="ignore"):
-        mean = {name: sums[name] / sums["turns"] for name in ("ttft_s", "e2e_s", "quality")}
     table = _flat(
-        {"sessions": np.full(total.shape, carbon.shape[-1])}
-        | {name: _counts(sums[name]) for name in ("turns", "unserved")}
-        | {"unserved_pct": unserved_pct(sums), "truncated": np.full(total.shape, truncated)}
-        | {"carbon_g": total}
-        | {name: sums[name] for name in (*PARTS, "energy_kwh", *BILL)}
-        | {f"mean_{name}": values for name, values in mean.items()}
-        | dict(times)
-        | {name: np.rint(sums[name]) for name in COUNTS}
+        measures(sums, total, times, sessions=carbon.shape[-1], truncated=truncated)
         | dict(zip(SAVINGS, (saving, saving - half_pct, saving + half_pct), strict=True))
         | {name: captured_pct(saving, attainable[:, n : n + 1]) for n, name in enumerate(CAPTURED)}
     )
     return table.astype(dict.fromkeys(COUNTS, "Int64"))
+
+
+def measures(
+    sums: Mapping[str, Floats],
+    carbon_g: Floats,
+    times: Mapping[str, Floats],
+    *,
+    sessions: int,
+    truncated: int,
+) -> dict[str, NDArray]:
+    """Sums over sessions, `[...]` each by the names of `Totals`, as the columns of a summary.
+
+    Those of `times` (`jaxroute.latency.columns`) among them; means are per served turn. `cost_usd`
+    is NaN where a turn was served in a region without a price. `truncated` turns were cut for every
+    policy alike.
+    """
+    with np.errstate(invalid="ignore"):
+        mean = {name: sums[name] / sums["turns"] for name in ("ttft_s", "e2e_s", "quality")}
+    return (
+        {"sessions": np.full(carbon_g.shape, sessions)}
+        | {name: _counts(sums[name]) for name in ("turns", "unserved")}
+        | {"unserved_pct": unserved_pct(sums), "truncated": np.full(carbon_g.shape, truncated)}
+        | {"carbon_g": carbon_g}
+        | {name: sums[name] for name in (*PARTS, "energy_kwh", *BILL)}
+        | {f"mean_{name}": values for name, values in mean.items()}
+        | dict(times)
+        | {name: np.rint(sums[name]) for name in COUNTS}
+    )
 
 
 def _by_length(

@@ -9,15 +9,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import DTypeLike, NDArray
 
-from jaxroute import beliefs, catalogue, dataset, timeline
+from jaxroute import beliefs, catalogue, prepare, timeline
 from jaxroute.config import PolicyConfig, StudyConfig, read_config
-from jaxroute.dataset import Dataset, Undated
+from jaxroute.dataset import Dataset
 from jaxroute.load.carbon import TYPICAL_DAY, Intensity, read_intensity
 from jaxroute.load.files import package_file, sha256
 from jaxroute.load.fleet import build_world, fleet_table, price_of
 from jaxroute.load.mix import read_mix
 from jaxroute.load.toml import validate
 from jaxroute.policies import RouterParams
+from jaxroute.prepare import Undated
 from jaxroute.sessions import Sessions
 from jaxroute.timeline import Span
 from jaxroute.world import Retention, World, cast
@@ -133,7 +134,7 @@ def of(config: StudyConfig, *, dtype: DTypeLike = np.float32) -> Study:
     table = fleet_table(names.models, names.gpus, names.regions)
     deployments = tuple(table["model"] + "|" + table["gpu"] + "|" + table["region"])
     hours = None if config.intensity.path == TYPICAL_DAY else _read_hours(config)
-    raw = [dataset.read(each, config.seed) for each in config.datasets]
+    raw = [prepare.read(each, config.seed) for each in config.datasets]
     span = _span(raw, hours)
     dates = YEAR_2023 if hours is None else span
     hours = hours or _read_hours(config, span)
@@ -148,7 +149,7 @@ def of(config: StudyConfig, *, dtype: DTypeLike = np.float32) -> Study:
     )
     world = beliefs.settle(world, config, table, hours)
     datasets = tuple(
-        dataset.lay_on_calendar(
+        prepare.lay_on_calendar(
             each,
             config,
             span,
@@ -234,7 +235,7 @@ def _water_and_cost(config: StudyConfig) -> str:
     unpriced = [region for region, (_, year) in prices.items() if not year]
     blank = f"; none known of {', '.join(unpriced)}: blank if served there" if unpriced else ""
     return (
-        f"water = IT energy x WUE as providers report it, {generation}; "
+        f"water = IT energy (without PUE) x WUE as providers report it, {generation}; "
         f"cost = energy x mean wholesale price ({span}){blank}"
     )
 

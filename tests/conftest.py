@@ -5,6 +5,7 @@ import os
 import hypothesis
 import jax
 
+jax.config.update("jax_enable_compilation_cache", False)  # the command line's, in the user's home
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 

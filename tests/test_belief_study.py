@@ -35,7 +35,7 @@ def test_by_default_routers_know_the_truth(load):
     study = load()
     assert study.world.belief is None
     assert study.sessions.turns.report_draw is None
-    assert len(study.notes) == 1 and not any("predicted" in n for n in study.datasets[0].notes)
+    assert len(study.notes) == 2 and not any("predicted" in n for n in study.datasets[0].notes)
 
 
 @pytest.mark.parametrize("rule", ["64", "exact", "noisy"])

@@ -19,9 +19,10 @@ from jaxroute.study import load_study
 from jaxroute.world import Retention
 
 pytest.importorskip("numba")
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-from baselines import numba_plain  # noqa: E402
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+sys.path.insert(0, str(ROOT))
+from benchmarks.baselines import numba_plain  # noqa: E402
 
 SESSIONS = 40
 TOTALS = tolerances.TOTALS["float32"]

@@ -192,8 +192,9 @@ def test_a_session_that_starts_elsewhere_may_keep_its_cache_longer():
 
 
 @pytest.mark.parametrize("retention", ["keep", "drop"])
-def test_with_one_model_one_gpu_and_equal_kappa_sticky_is_optimal(retention):
-    rng = np.random.default_rng(33)
+@pytest.mark.parametrize("seed", range(33, 38))
+def test_with_one_model_one_gpu_and_equal_kappa_sticky_is_optimal(retention, seed):
+    rng = np.random.default_rng(seed)
     plain = worlds.world(rng, models=1, gpus=1, regions=3)
     shared = [name for name, value in plain.items() if np.shape(value) == (3,) and name != "region"]
     plain |= {name: np.full(3, plain[name][0]) for name in shared}

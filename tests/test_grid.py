@@ -8,6 +8,7 @@ import pytest
 
 import jaxroute as jr
 from jaxroute import cli, comparison, grid
+from jaxroute.config import COLUMNS
 from jaxroute.load.files import package_file
 from jaxroute.report.parts import Parts
 
@@ -87,6 +88,9 @@ def test_a_case_whose_intensity_is_not_there_is_named_and_left_out(study):
         ('[[datasets]]\npath = "no.csv"', ["no.csv", "--trace"]),
         ('[vary.a]\n"x" = { retention = [] }', ["vary.a.x", "retention", "an empty list"]),
         ('[vary.dataset]\n"x" = {}', ["vary.dataset", "a name of its own"]),
+        ('[vary.length_bucket]\n"x" = {}', ["vary.length_bucket", "a name of its own"]),
+        ('[vary.a]\n"x" = { baseline = "sticky" }', ["vary.a.x.baseline", "in common"]),
+        ('[vary.a]\n"x" = { vary.b.c.seed = 2 }', ["vary.a.x.vary", "in common"]),
     ],
 )  # fmt: skip
 def test_faults_of_a_cell_are_told_before_anything_runs(study, text, words, tmp_path):
@@ -122,6 +126,41 @@ def test_a_killed_run_goes_on_where_it_was(study, tmp_path, monkeypatch):
         grid.run(cells[:2], left_out, tmp_path / "killed")
 
 
+def test_no_axis_can_take_the_name_of_a_column(study, tmp_path):
+    cells, left_out = grid.plan(study(STUDY.split("[vary")[0]))
+    whole = grid.run(cells, left_out, tmp_path / "out")
+    for table in (whole.summary, whole.by_length, whole.shares):
+        assert set(table.columns) <= set(COLUMNS)
+
+
+def test_a_changed_input_is_noticed(study, tmp_path):
+    mix = tmp_path / "mix.csv"
+    regions = ("US-CISO", "US-PJM", "DE", "SG")
+    header = "region,technology,share\n"
+    mix.write_text(header + "".join(f"{region},gas,1\n" for region in regions))
+    text = STUDY.split("[vary")[0] + '[water]\nmix = "mix.csv"\n'
+    cells, left_out = grid.plan(study(text))
+    Parts.open(tmp_path / "run", grid.record(cells))
+    Parts.open(tmp_path / "run", grid.record(cells))
+    mix.write_text(mix.read_text().replace("gas", "coal"))
+    with pytest.raises(jr.InputError, match="inputs that changed"):
+        grid.run(cells, left_out, tmp_path / "run")
+    mix.unlink()
+    with pytest.raises(jr.InputError, match="files that are there"):
+        grid.plan(study(text))
+
+
+def test_a_damaged_part_is_named(tmp_path):
+    parts = Parts.open(tmp_path / "run", {"a": 1})
+    for number in range(2):
+        parts.add(number, {"one": pd.DataFrame({"x": [1.5]})}, [])
+    (tmp_path / "run" / "parts" / "00000" / "one.parquet").write_bytes(b"PAR1")
+    (tmp_path / "run" / "parts" / "00001" / "one.parquet").unlink()
+    for number in range(2):
+        with pytest.raises(jr.InputError, match=f"0000{number}: found a damaged part"):
+            parts.read(number)
+
+
 def test_a_part_is_there_whole_or_not_at_all(tmp_path):
     parts = Parts.open(tmp_path / "run", {"a": 1})
     table = pd.DataFrame({"x": [1.5, None]})
@@ -137,9 +176,29 @@ def test_a_part_is_there_whole_or_not_at_all(tmp_path):
     for taken in ("mine", "file"):
         with pytest.raises(jr.InputError, match=taken):
             Parts.open(tmp_path / taken, {"a": 1})
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / ".plan.json").write_text('{"a')
+    assert 0 not in Parts.open(tmp_path / "begun", {"a": 1})
     empty = Parts.open(tmp_path / "empty", {})
     empty.discard_if_empty()
     assert not (tmp_path / "empty").exists()
+
+
+def test_what_is_settled_is_settled_once_and_what_changed_is_told(tmp_path):
+    plan = {"study": {"seed": 0, "cells": [1, 2]}}
+    first = Parts.open(tmp_path / "run", plan, lambda: {"size": 3})
+    again = Parts.open(tmp_path / "run", plan, lambda: {"size": 4})
+    assert first.settled == again.settled == {"size": 3}
+    for other, told in (
+        ({"seed": 1, "cells": [1, 3]}, r"study.seed was 0 and is now 1 \(and 1 more\)"),
+        ({"seed": 0, "cells": [1]}, "study.cells was 2 entries and is now 1 entries"),
+        ({"cells": [1, 2]}, "study.seed was 0 and is now absent"),
+    ):
+        with pytest.raises(jr.InputError, match=told):
+            Parts.open(tmp_path / "run", {"study": other})
+    (tmp_path / "run" / "plan.json").write_text("{")
+    with pytest.raises(jr.InputError, match=r"plan\.json: found Expecting"):
+        Parts.open(tmp_path / "run", plan)
 
 
 def test_the_command_shows_savings_and_their_spread_over_seeds(

@@ -214,7 +214,7 @@ def test_the_command(monkeypatch, capsys, folder, tmp_path):
         monkeypatch, capsys, "compare", folder / "study.toml", "--match", "quality", "--out", out
     )
     assert (status, warned) == (0, "")
-    assert "mine, caches: drop, at equal quality" in printed
+    assert "mine, caches: drop, 0.00 % unserved, at equal quality" in printed
     assert all(name in printed for name in COLUMNS)
     assert sum("cannot be matched  " in line for line in printed.splitlines()) == 2
     table = pd.read_csv(out / "matched.csv")

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from jaxroute.errors import InputError
 from jaxroute.load.files import resolve
 from jaxroute.load.messages import input_error, known_names, shown
 
-__all__ = ["Section", "fault", "read_toml"]
+__all__ = ["Section", "fault", "read_toml", "refusal"]
 
 _EXPECTED = {
     "missing": "a value: it is required",
@@ -98,11 +98,33 @@ def validate(
         raise _first(source, error.errors(include_url=False)) from error
 
 
+def refusal(kind: Any, value: object) -> str | None:
+    """What would have been right in place of a value that is not of a kind; None if it is.
+
+    Args:
+      kind: a type of `jaxroute.load.values`.
+      value: of a key of that kind.
+
+    >>> from jaxroute.load.values import Share
+    >>> refusal(Share, 0.5), refusal(Share, 2.0)
+    (None, 'a number <= 1')
+    """
+    try:
+        TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        return _expected(error.errors(include_url=False)[0])
+    return None
+
+
+def _expected(error: ErrorDetails) -> str:
+    return _EXPECTED.get(error["type"], error["msg"]).format(**error.get("ctx", {}))
+
+
 def _first(file: str, errors: Sequence[ErrorDetails]) -> InputError:
     error = errors[0]
     key, context = [*error["loc"]], error.get("ctx", {})
     found = "nothing" if error["type"] == "missing" else shown(error["input"])
-    expected, mend = _EXPECTED.get(error["type"], error["msg"]).format(**context), ""
+    expected, mend = _expected(error), ""
     if error["type"] == "study":
         key += context["key"]
         found, expected, mend = (context[part] for part in ("found", "expected", "mend"))
@@ -112,7 +134,8 @@ def _first(file: str, errors: Sequence[ErrorDetails]) -> InputError:
 
 def _dotted(key: Sequence[str | int]) -> str:
     """A key as it would be written: `retention[1].ttl_s`."""
-    names = (part for part in key if part != "[key]")  # an error in a key, not in its value
+    # "[key]" tells of an error in a key, not in its value; other brackets are of a union's member.
+    names = (part for part in key if not str(part).startswith("["))
     parts = (
         f"[{part}]"
         if isinstance(part, int)

@@ -46,7 +46,7 @@ CHOICES = [list(COLUMNS), list(COLUMNS)[:2]]
 
 def show_ablation(study: Study, ablation: Ablation, out: Console) -> None:
     """Prints a table for each dataset and retention, then how to read them."""
-    for title, rows in titled(study, ablation.table):
+    for title, rows in titled(study, ablation.table, ablation.summary):
         made = functools.partial(_table, rows)
         put(out, made, f"{title}: {ROUTER} over {BASELINE}", CHOICES)
     put_notes(out, ablation_notes(study, ablation))

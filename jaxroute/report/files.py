@@ -1,6 +1,7 @@
-"""Comparisons, ablations and grids as files."""
+"""Comparisons, ablations, grids and sweeps as files."""
 
 import json
+import os
 import platform
 from collections.abc import Iterable, Mapping
 from importlib import metadata
@@ -17,9 +18,11 @@ from jaxroute.grid import Grid
 from jaxroute.report.ablation import ablation_notes
 from jaxroute.report.matched import matched_notes
 from jaxroute.report.parts import write_whole
+from jaxroute.report.sweep import sweep_notes
 from jaxroute.report.tables import notes
 from jaxroute.report.target import RECORD
 from jaxroute.study import Study
+from jaxroute.sweeping import Sweep
 
 TABLES = ("summary", "by_length", "shares")
 
@@ -31,6 +34,9 @@ GRID_FILES = (*(f"{name}.csv" for name in TABLES), RECORD)
 
 ABLATION_FILES = ("ablation.csv", "summary.csv", RECORD)
 """What an ablation consists of."""
+
+SWEEP_FILES = ("sweep.parquet", RECORD)
+"""What a sweep leaves beside its plan and parts."""
 
 PACKAGES = ("jaxroute", "jax", "jaxlib", "numpy", "scipy", "pandas", "pyarrow")
 
@@ -101,6 +107,27 @@ def write_grid(directory: Path, grid: Grid, wall_s: float) -> None:
         "wall_s": round(wall_s, 3),
     }
     write_whole(directory / RECORD, f"{json.dumps(record, indent=2, allow_nan=False)}\n")
+
+
+def write_sweep(directory: Path, study: Study, sweep: Sweep, wall_s: float) -> None:
+    """Writes `SWEEP_FILES` beside the parts of a sweep, the record last."""
+    table, record_file = SWEEP_FILES
+    fresh = directory / f".{table}"
+    sweep.table.to_parquet(fresh, index=False)
+    os.replace(fresh, directory / table)
+    record = {
+        **made_with(),
+        "seed": study.config.seed,
+        "study": json.loads(study.config.model_dump_json(exclude_none=True)),
+        "objectives": sweep.objectives,
+        "fixed": sweep.fixed,
+        "inputs_sha256": dict(study.inputs),
+        "notes": list(sweep_notes(study, sweep)),
+        "wall_s": round(wall_s, 3),
+        "replay_s": round(sweep.replay_s, 3),
+        "decisions": sweep.decisions,
+    }
+    write_whole(directory / record_file, f"{json.dumps(record, indent=2, allow_nan=False)}\n")
 
 
 def made_with() -> dict[str, Any]:

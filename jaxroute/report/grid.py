@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from jaxroute.grid import Grid
-from jaxroute.report.tables import RECONSTRUCTION
+from jaxroute.report.tables import RECONSTRUCTION, points
 
 PREFERRED = "carbon_router"
 """The policy that is shown, where a study has it; else its first."""
@@ -27,7 +27,7 @@ def show_grid(grid: Grid, out: Console) -> None:
     baseline = grid.cells[0].config.baseline
     policy = shown_policy(grid)
     for dataset, rows in grid.summary.groupby("dataset", sort=False):
-        unserved = f"{rows['unserved_pct'].max():.2f} % unserved"
+        unserved = f"{rows['unserved_pct'].fillna(0).max():.2f} % unserved"
         for title, figures in _figures(grid, str(dataset), policy, baseline):
             out.print(f"\n{dataset}, {unserved}: {title}", markup=False)
             out.print(_table(figures, grid.axes))
@@ -73,7 +73,8 @@ def _figures(grid: Grid, dataset: str, policy: str, baseline: str) -> Iterator[t
     def of(table: pd.DataFrame, name: str) -> pd.DataFrame:
         return table[(table["dataset"] == dataset) & (table["policy"] == name)].set_index(keys)
 
-    ours, base = of(grid.summary, policy), of(grid.summary, baseline)
+    ours = of(grid.summary, policy)
+    base = of(grid.summary, baseline).reindex(ours.index)
     saving = f"carbon that {policy} saves against {baseline}, %"
     yield f"{saving}, all sessions", ours
     long = of(grid.by_length, policy)
@@ -82,8 +83,10 @@ def _figures(grid: Grid, dataset: str, policy: str, baseline: str) -> Iterator[t
         yield f"{saving}, sessions of {LONG} turns", long
     quality = ours["mean_quality"] - base["mean_quality"]
     yield f"mean quality of {policy} less {baseline}'s", quality.to_frame("change")
-    ttft = 100 * (ours["mean_ttft_s"] / base["mean_ttft_s"] - 1)
-    yield f"mean TTFT of {policy} against {baseline}'s, %", ttft.to_frame("change_pct")
+    for name in ("ttft", "e2e"):
+        change = 100 * (ours[f"mean_{name}_s"] / base[f"mean_{name}_s"] - 1)
+        title = f"mean {name.upper()} of {policy} against {baseline}'s, %"
+        yield title, change.to_frame("change_pct")
 
 
 def _table(figures: Figures, axes: tuple[str, ...]) -> Table:
@@ -101,21 +104,21 @@ def _table(figures: Figures, axes: tuple[str, ...]) -> Table:
 
 
 FORMS: dict[str, Callable[[Any], str]] = {
-    "change": lambda value: f"{value:+.3f}",
-    "change_pct": lambda value: f"{value:+.1f}",
-    "saving_pct": lambda value: f"{value:.1f}",
+    "change": lambda value: f"{round(value, 3) + 0.0:+.3f}",
+    "change_pct": lambda value: f"{round(value, 1) + 0.0:+.1f}",
+    "saving_pct": points,
 }
 
 
 def _text(rows: Figures) -> str:
     """A figure of the first seed, its interval if it has one, and its range over the seeds."""
-    if rows.empty:
-        return ""
     column = next(name for name in FORMS if name in rows)
-    form, values = FORMS[column], rows[column]
+    form, values = FORMS[column], rows[column].dropna()
+    if values.empty:
+        return ""
     text = form(values.iloc[0])
     if column == "saving_pct":
-        ends = rows[["saving_lo_pct", "saving_hi_pct"]].iloc[0]
+        ends = rows.loc[values.index[0], ["saving_lo_pct", "saving_hi_pct"]]
         text += f" ({', '.join(map(form, ends))})" if ends.notna().all() else " (too few sessions)"
     if len(values) > 1:
         text += f" [{form(values.min())}, {form(values.max())}]"

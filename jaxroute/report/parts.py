@@ -4,15 +4,20 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import pandas as pd
 
-from jaxroute.load.messages import input_error
+from jaxroute.load.messages import input_error, shown
 
 PLAN, PARTS, NOTES = "plan.json", "parts", "notes.json"
+
+SETTLED = "settled"
+"""Key of a plan that is not compared."""
+
+_ABSENT = object()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,39 +26,53 @@ class Parts:
 
     Attributes:
       directory: of the run.
+      settled: what its first start settled for all that go on with it.
     """
 
     directory: Path
+    settled: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def open(cls, directory: str | Path, plan: Mapping[str, Any]) -> Self:
+    def open(
+        cls,
+        directory: str | Path,
+        plan: Mapping[str, Any],
+        settle: Callable[[], Mapping[str, Any]] = dict,
+    ) -> Self:
         """Begins a run, or goes on with one of the same plan.
+
+        Args:
+          directory: of the run.
+          plan: what has to be the same whenever the run goes on; as JSON holds it.
+          settle: what is to be settled once, at the first start, such as by the memory then free.
 
         Raises:
           InputError: if the directory holds another plan's run, or something else; or cannot be
             written.
         """
         target = Path(directory)
-        text = f"{json.dumps(plan, indent=2, sort_keys=True)}\n"
+        plan = json.loads(json.dumps(plan))
         try:
-            known = (target / PLAN).read_text() if (target / PLAN).is_file() else None
-            if known is None and target.exists() and (not target.is_dir() or any(target.iterdir())):
-                expected = "a directory that is empty, new, or an earlier run's"
-                raise input_error(directory, "", "something else", expected, "give another --out")
-            if known is not None and known != text:
-                expected = "this study and these inputs"
-                raise input_error(
-                    directory, PLAN, "another study, or inputs that changed", expected,
-                    "give another --out, or delete it",
-                )  # fmt: skip
-            (target / PARTS).mkdir(parents=True, exist_ok=True)
+            if (target / PLAN).is_file():
+                known = _known(target / PLAN)
+                settled = known.pop(SETTLED, {})
+                _same(directory, known, plan)
+            else:
+                strange = _strange(target)
+                if strange:
+                    expected = "an empty or new directory, or an earlier run's"
+                    raise input_error(directory, "", strange, expected, "give another --out")
+                settled = dict(settle())
+                target.mkdir(parents=True, exist_ok=True)
+                text = json.dumps({**plan, SETTLED: settled}, indent=2, sort_keys=True)
+                write_whole(target / PLAN, f"{text}\n")
+            (target / PARTS).mkdir(exist_ok=True)
             for unfinished in (target / PARTS).glob(".*"):
                 shutil.rmtree(unfinished)
-            write_whole(target / PLAN, text)
         except OSError as error:
             reason = error.strerror or str(error)
             raise input_error(directory, "", reason, "a directory that can be written") from error
-        return cls(target)
+        return cls(target, settled)
 
     def _place(self, number: int) -> Path:
         return self.directory / PARTS / f"{number:05d}"
@@ -76,14 +95,82 @@ class Parts:
         fresh.mkdir()
         for name, table in tables.items():
             table.to_parquet(fresh / f"{name}.parquet", index=False)
-        (fresh / NOTES).write_text(json.dumps(notes))
+        (fresh / NOTES).write_text(json.dumps({"tables": sorted(tables), "notes": notes}))
         os.replace(fresh, place)
 
     def read(self, number: int) -> tuple[dict[str, pd.DataFrame], list[str]]:
         """A part's tables by name, and its notes."""
         place = self._place(number)
-        tables = {file.stem: pd.read_parquet(file) for file in sorted(place.glob("*.parquet"))}
-        return tables, json.loads((place / NOTES).read_text())
+        try:
+            notes = json.loads((place / NOTES).read_text())
+            files = sorted(place.glob("*.parquet"))
+            tables = {file.stem: pd.read_parquet(file) for file in files}
+            if set(tables) != set(notes["tables"]):
+                raise ValueError("a table is missing")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            found, expected = f"a damaged part ({error})", "the files as they were written"
+            raise input_error(
+                place, "", found, expected, "delete the folder and run again"
+            ) from error
+        return tables, notes["notes"]
+
+
+def _known(file: Path) -> dict[str, Any]:
+    """The plan of an earlier run."""
+    try:
+        return dict(json.loads(file.read_text()))
+    except (ValueError, TypeError) as error:
+        expected = "the plan as it was written"
+        raise input_error(file, "", str(error), expected, "give another --out") from error
+
+
+def _strange(target: Path) -> str:
+    """What stands in the way of a new run at a place, in words.
+
+    Nothing if it is empty, or was left by a first start that was killed.
+    """
+    if not target.exists():
+        return ""
+    if not target.is_dir():
+        return "a file"
+    others = sorted({entry.name for entry in target.iterdir()} - {f".{PLAN}"})
+    return f"{others[0]!r} in it" if others else ""
+
+
+def differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Keys at which two JSON values differ, with both values there.
+
+    >>> list(differences({"a": [1, 2], "b": 3}, {"a": [1, 4], "b": 3}))
+    [('a[1]', 2, 4)]
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in dict.fromkeys((*new, *old)):
+            inside = f"{key}.{name}".lstrip(".")
+            yield from differences(old.get(name, _ABSENT), new.get(name, _ABSENT), inside)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for n, pair in enumerate(zip(old, new, strict=True)):
+            yield from differences(*pair, f"{key}[{n}]")
+    elif old != new:
+        yield key, old, new
+
+
+def _same(directory: str | Path, known: Any, plan: Any) -> None:
+    found = list(differences(known, plan))
+    if found:
+        key, was, now = found[0]
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise input_error(
+            directory, PLAN,
+            f"another study, or inputs that changed: {key} was {_told(was)} and is now "
+            f"{_told(now)}{more}",
+            "this study and these inputs", "give another --out, or delete it",
+        )  # fmt: skip
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, list | dict):
+        return f"{len(value)} entries"
+    return "absent" if value is _ABSENT else shown(value)
 
 
 def write_whole(file: Path, text: str) -> None:

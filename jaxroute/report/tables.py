@@ -25,7 +25,8 @@ def _figure(value: float) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 or value == 0 else f"{value:.4g}"
 
 
-def _points(value: float) -> str:
+def points(value: float) -> str:
+    """To a tenth of a percentage point; never minus nothing."""
     return f"{round(value, 1) + 0.0:.1f}"
 
 
@@ -33,6 +34,11 @@ def _number(value: Any, form: str, *, unit: float | None = None) -> str:
     if pd.isna(value):
         return ""
     return format(value / unit if unit else value, form)
+
+
+def _three(value: float) -> str:
+    """Three digits, or all before the point."""
+    return _number(value, ",.0f" if value >= 1000 else ".3g")
 
 
 COLUMNS = {
@@ -44,8 +50,8 @@ COLUMNS = {
     "moves": lambda row: _number(row["moves"], ","),
     "returns": lambda row: _number(row["returns"], ","),
     "rebuilt ktok": lambda row: _number(row["rebuilt_tokens"], ",.1f", unit=1e3),
-    "water L": lambda row: _number(row["water_l"], ",.2f"),
-    "cost USD": lambda row: _number(row["cost_usd"], ",.3f"),
+    "water L": lambda row: _three(row["water_l"]),
+    "cost USD": lambda row: _three(row["cost_usd"]),
     "of plan %": lambda row: _captured(row, "plan"),
     "of bound %": lambda row: _captured(row, "bound"),
 }
@@ -89,12 +95,19 @@ def show(study: Study, comparison: Comparison, out: Console) -> None:
     put_notes(out, notes(study, comparison))
 
 
-def titled(study: Study, table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The rows of each dataset and retention, with what to print above them."""
+def titled(
+    study: Study, table: pd.DataFrame, summary: pd.DataFrame | None = None
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The rows of each dataset and retention, with what to print above them.
+
+    `summary` has the unserved share of each, where the table has not.
+    """
+    shares = table if summary is None else summary
     synthetic = {each.label for each in study.datasets if each.synthetic_times}
     for (dataset, retention), rows in table.groupby(["dataset", "retention"], sort=False):
         times = " (synthetic times)" if dataset in synthetic else ""
-        unserved = f"{rows['unserved_pct'].fillna(0).max():.2f} % unserved"
+        same = (shares["dataset"] == dataset) & (shares["retention"] == retention)
+        unserved = f"{shares['unserved_pct'][same].fillna(0).max():.2f} % unserved"
         yield f"{dataset}{times}, caches: {retention}, {unserved}", rows
 
 
@@ -165,8 +178,8 @@ def with_interval(row: Mapping[str, Any], name: str) -> str:
     figure, low, high = (row[f"{name}{end}_pct"] for end in ("", "_lo", "_hi"))
     if pd.isna(figure):
         return ""
-    ends = "too few sessions" if pd.isna(low) else f"{_points(low)}, {_points(high)}"
-    return f"{_points(figure)} ({ends})"
+    ends = "too few sessions" if pd.isna(low) else f"{points(low)}, {points(high)}"
+    return f"{points(figure)} ({ends})"
 
 
 def notes(study: Study, comparison: Comparison) -> Iterator[str]:
@@ -198,7 +211,8 @@ def notes_of(
         yield f"{dataset.label}: {'; '.join(dataset.notes)}"
         yield (
             f"{dataset.label}: {len(dataset.lengths):,} sessions, {turns:,} turns, of which "
-            f"{unserved:,} ({unserved / max(turns, 1):.2%}) unserved: no model holds their context"
+            f"{unserved:,} ({unserved / max(turns, 1):.2%}) unserved"
+            + (": no model holds their context" if unserved else "")
         )
         for column, gives in (
             ("mask_fallbacks", "masks"),

@@ -62,8 +62,10 @@ LINES: dict[str, Callable[[Row], str]] = {
     "of which rebuild": lambda row: mg(row["carbon_rebuild_g"]),
     "energy Wh": lambda row: f"{1e3 * row['energy_kwh']:.4f}",
     "water mL, cost 1e-6 USD": lambda row: f"{1e3 * row['water_l']:.4f}, {_micro_usd(row)}",
-    "TTFT s, E2E s": lambda row: f"{row['ttft_s']:.3f}, {row['e2e_s']:.2f}",
-    "quality": lambda row: f"{row['quality']:.3f}",
+    "TTFT s, E2E s": lambda row: (
+        "-" if row["unserved"] else f"{row['ttft_s']:.3f}, {row['e2e_s']:.2f}"
+    ),
+    "quality": lambda row: "-" if row["unserved"] else f"{row['quality']:.3f}",
     "move, return": lambda row: f"{row['moves']:.0f}, {row['returns']:.0f}",
     "filters that gave way": _fallbacks,
 }
