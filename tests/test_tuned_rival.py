@@ -16,8 +16,8 @@ from jaxroute.study import load_study
 from jaxroute.world import Retention
 
 pytest.importorskip("numba")
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-from baselines import numba_tuned, python_loop, tuned_kernel
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.baselines import numba_tuned, python_loop, tuned_kernel
 
 NEAR = {
     "margin": tolerances.MARGIN["float32"],

@@ -9,10 +9,10 @@ prices prices them once a turn.
 from typing import Any, NamedTuple
 
 import numpy as np
-from baselines import numba_plain
-from baselines import tuned_kernel as kernel
 from numpy.typing import NDArray
 
+from benchmarks.baselines import numba_plain
+from benchmarks.baselines import tuned_kernel as kernel
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions
 from jaxroute.simulate import FIELDS
