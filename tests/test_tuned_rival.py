@@ -19,6 +19,8 @@ pytest.importorskip("numba")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.baselines import numba_tuned, python_loop, tuned_kernel
 
+pytestmark = pytest.mark.slow
+
 NEAR = {
     "margin": tolerances.MARGIN["float32"],
     "gate_margin": tolerances.MARGIN["float32"],
