@@ -13,7 +13,7 @@ from jaxroute.cold import SHARED, weigh
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions, Turn
 from jaxroute.simulate import FIELDS, Totals, admit
-from jaxroute.slots import SUMS, Fetch, Uses
+from jaxroute.slots import SUMS, Tables, Uses
 from jaxroute.world import World
 
 BLOCK_STEPS = 32
@@ -94,6 +94,7 @@ def uses_of(params: RouterParams, world: World) -> Uses:
     return Uses(
         ageing=bool(np.isfinite(retention.ttl_s).any() or np.isfinite(retention.decay_s).any()),
         features=bool(np.any(np.asarray(params.gate_weights) != 0)),
+        latency=bool(np.any(np.asarray(params.latency_price_g_per_s) != 0)),
     )
 
 
@@ -122,25 +123,43 @@ def replay_slots(
         for name, value in vars(params).items()
     }
     wide = RouterParams(**by_setting)
-    fetch = Fetch(group)
+    one = world.block_tokens / world.block_tokens
+    places = jnp.arange(settings, dtype=dtype) if group is None else group.astype(dtype)
+
     weighed = jax.vmap(jax.vmap(functools.partial(weigh, groups, allowed, world)))
+
+    deployments = world.fleet.model.shape[0]
+
+    def spread(x):
+        return x if group is None else x[..., group]
 
     def step(carry, x):
         state, out = carry
         first, chunk, now, by, cold = x
-        now = jax.tree.map(lambda a: a[:, None], now)
+        tables = Tables(by, cold.base_g, places[None], group_count, one)
+        cold = cold._replace(**{n: spread(getattr(cold, n)) for n in ("best_g", "best", "offset_g")})
         opened = slots.opening(slot_count, (width, settings), dtype, uses)
         state = jax.tree.map(lambda a, b: jnp.where(first, a, b), opened, state)
-        state, added, decision = slots.step(wide, world, fetch, uses, state, now, by, cold)
-        new = []
-        for old, name in zip(out, (*SUMS, "overflow"), strict=True):
-            if name == "overflow":
-                value = state.overflow
-            else:
-                so_far = jax.lax.dynamic_index_in_dim(old, chunk, keepdims=False)
-                value = jnp.where(first, 0, so_far) + added[name]
-            new.append(jax.lax.dynamic_update_index_in_dim(old, value, chunk, 0))
-        return (state, tuple(new)), decision if trace else None
+        state, added, decision = slots.step(wide, world, uses, tables, state, now, cold)
+        carried = {"moves": state.moves, "returns": state.returns, "overflow": state.overflow}
+        for name, value in added.items():
+            carried[name] = jax.lax.dynamic_index_in_dim(out[name], chunk, keepdims=False) + value
+        out = {
+            name: jax.lax.dynamic_update_index_in_dim(out[name], value, chunk, 0)
+            for name, value in carried.items()
+        }
+        return (state, out), decision if trace else None
+
+    begin = (jnp.arange(width, dtype=dtype) * deployments)[None, :, None]
+
+    def flattened(now, by, cold):
+        def flat(x):
+            return x.reshape(x.shape[0], -1)
+        return (
+            jax.tree.map(lambda a: a[..., None], now),
+            jax.tree.map(flat, by),
+            cold._replace(base_g=flat(cold.base_g), best=cold.best.astype(dtype) + begin),
+        )
 
     def block(carry, x):
         state, out, shared = carry
@@ -148,6 +167,7 @@ def replay_slots(
         before = jax.tree.map(lambda a: a[jnp.maximum(x.turn - 1, 0)], flat)
         turn = dataclasses.replace(turn, valid=x.valid)
         now, by, cold = weighed(turn, before)
+        tables = flattened(now, by, cold)
         sums = {
             "turns": now.served.astype(dtype)[..., None],
             "unserved": (now.valid & ~now.served).astype(dtype)[..., None],
@@ -155,11 +175,11 @@ def replay_slots(
             "quality_fallbacks": cold.quality_fallback,
         }
         shared = {name: shared[name].at[x.chunk].add(value) for name, value in sums.items()}
-        (state, out), decision = jax.lax.scan(step, (state, out), (x.first, x.chunk, now, by, cold))
+        (state, out), decision = jax.lax.scan(step, (state, out), (x.first, x.chunk, *tables))
         return (state, out, shared), decision
 
     shape = (layout.chunks, width)
-    out = tuple(jnp.zeros((*shape, settings), dtype) for _ in (*SUMS, "overflow"))
+    out = {name: jnp.zeros((*shape, settings), dtype) for name in (*SUMS, "overflow")}
     shared = {
         "turns": jnp.zeros((*shape, 1), dtype),
         "unserved": jnp.zeros((*shape, 1), dtype),
@@ -169,7 +189,6 @@ def replay_slots(
     state = slots.opening(slot_count, (width, settings), dtype, uses)
     xs = dataclasses.replace(layout, place=None)
     (_, out, shared), decision = jax.lax.scan(block, (state, out, shared), xs)
-    out = dict(zip((*SUMS, "overflow"), out, strict=True))
     for name, value in shared.items():
         value = value.reshape(-1, value.shape[-1])
         value = value[:, group] if group is not None and value.shape[-1] > 1 else value

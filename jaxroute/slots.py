@@ -6,15 +6,16 @@ session, its slots, and takes the least of these and of the cold ones. A residen
 never dearer than itself cold, so that this is the least of all. Slot 0 is the last deployment.
 """
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxroute import residency
-from jaxroute.cold import Cold, Moment, Rates, prefill_price_g, prefilled, weigh
+from jaxroute.cold import Cold, Moment, Rates, prefilled
 from jaxroute.policies import RouterParams
-from jaxroute.sessions import Turn
 from jaxroute.world import World
 
 SUMS = (
@@ -26,24 +27,29 @@ SUMS = (
 
 
 class Slots(NamedTuple):
-    """What P settings carry from turn to turn of C sessions, `[K, C, P]` or `[C, P]`.
+    """What P settings carry from turn to turn of C sessions; every array is `[C, P]`.
+
+    Deployments are numbered `c D + d`, so that the C sessions share their tables, and as floats,
+    exact below 2**24.
 
     Attributes:
-      deployment: `[K, C, P]` int32, -1 for none; the first is the last deployment.
-      resident_tokens: `[K, C, P]`, 0 in a slot that is free.
-      last_used_s: `[K, C, P]`, from the last arrival; None where no cache ages.
-      before: `[C, P]` int32, the deployment before the last move, -1 for none.
-      moves, returns: `[C, P]`, of the session so far.
-      overflow: `[C, P]`, 1 once tokens had to be forgotten for want of a slot.
+      deployment: of each of the K slots; the first is the last deployment.
+      resident_tokens: of each slot, 0 in one that is free.
+      last_used_s: of each slot, from the last arrival; empty where no cache ages.
+      before: the deployment before the last move, -1 for none.
+      moves, returns: of the session so far.
+      overflow: 1 once tokens had to be forgotten for want of a slot.
+      exists: `[C, 1]` bool, whether a turn of the session was served.
     """
 
-    deployment: jax.Array
-    resident_tokens: jax.Array
-    last_used_s: jax.Array | None
+    deployment: tuple[jax.Array, ...]
+    resident_tokens: tuple[jax.Array, ...]
+    last_used_s: tuple[jax.Array, ...]
     before: jax.Array
     moves: jax.Array
     returns: jax.Array
     overflow: jax.Array
+    exists: jax.Array
 
 
 class Uses(NamedTuple):
@@ -52,242 +58,257 @@ class Uses(NamedTuple):
     Attributes:
       ageing: a finite time to live or decay.
       features: gate weights.
+      latency: a price of latency.
     """
 
     ageing: bool
     features: bool
+    latency: bool
 
 
 def opening(slots: int, shape: tuple[int, int], dtype: jnp.dtype, uses: Uses) -> Slots:
     """No tokens anywhere; `shape` is `(C, P)`."""
-    nothing, nowhere = jnp.zeros(shape, dtype), jnp.full(shape, -1, jnp.int32)
-    empty = jnp.zeros((slots, *shape), dtype)
+    nothing = jnp.zeros(shape, dtype)
     return Slots(
-        deployment=jnp.full((slots, *shape), -1, jnp.int32),
-        resident_tokens=empty,
-        last_used_s=empty if uses.ageing else None,
-        before=nowhere,
+        deployment=(nothing,) * slots,
+        resident_tokens=(nothing,) * slots,
+        last_used_s=(nothing,) * (slots if uses.ageing else 0),
+        before=nothing - 1,
         moves=nothing,
         returns=nothing,
         overflow=nothing,
+        exists=jnp.zeros((shape[0], 1), bool),
     )
 
 
-class Fetch(NamedTuple):
-    """Looks up the tables of a turn, `[C, D]`, `[C, D, G]` and `[C, G]`, for every setting.
+class Tables(NamedTuple):
+    """A turn's tables, `[C D]` and `[C D G]`, looked up by deployment for every setting.
 
     Attributes:
-      group: `[P]` int32, the group of each setting; None for one group, or one each, in order.
+      by: leaves `[C D]`.
+      base_g: `[C D G]`.
+      group: `[P]`, of each setting.
+      groups: G.
+      one: 1, but XLA does not know it.
     """
 
-    group: jax.Array | None
+    by: Rates
+    base_g: jax.Array
+    group: jax.Array
+    groups: int
+    one: jax.Array
 
-    def rate(self, table: jax.Array, deployment: jax.Array) -> jax.Array:
-        """`table[c, deployment[..., c, p]]`."""
-        sessions, deployments = table.shape
-        begin = jnp.arange(sessions, dtype=jnp.int32)[:, None] * deployments
-        return _at(table, deployment, begin)
+    def held(self, values: jax.Array) -> jax.Array:
+        """`values`, computed once.
 
-    def score(self, table: jax.Array, deployment: jax.Array) -> jax.Array:
-        """`table[c, deployment[..., c, p], group[p]]`."""
-        sessions, deployments, groups = table.shape
-        begin = jnp.arange(sessions, dtype=jnp.int32)[:, None] * (deployments * groups)
-        group = jnp.arange(groups, dtype=jnp.int32) if self.group is None else self.group
-        return _at(table, deployment * groups, begin + group[None, :])
+        XLA's CPU back end repeats what it takes for cheap in every kernel that reads it, but never
+        a division.
+        """
+        return values / self.one
 
-    def spread(self, values: jax.Array, settings: int) -> jax.Array:
-        """`values[c, group[p]]`."""
-        if self.group is not None:
-            return values[:, self.group]
-        return jnp.broadcast_to(values, (values.shape[0], settings))
+    def __getitem__(self, name: str) -> Callable[[jax.Array], jax.Array]:
+        """A column of `by` as a function of deployments."""
+        return functools.partial(_at, getattr(self.by, name))
+
+    def base(self, deployment: jax.Array) -> jax.Array:
+        """`base_g` of each deployment for each setting's group."""
+        if self.groups == 1:
+            return _at(self.base_g, deployment)
+        return _at(self.base_g, deployment * self.groups + self.group)
 
 
-def _at(table: jax.Array, index: jax.Array, begin: jax.Array) -> jax.Array:
-    begin = begin.reshape(*(1,) * (index.ndim - 2), *begin.shape)
-    at = jnp.maximum(index, 0) + begin
-    return table.reshape(-1).at[at].get(mode="promise_in_bounds")
+def _at(table: jax.Array, deployment: jax.Array) -> jax.Array:
+    return table.at[deployment.astype(jnp.int32)].get(mode="promise_in_bounds")
 
 
 def step(
     params: RouterParams,
     world: World,
-    fetch: Fetch,
     uses: Uses,
+    tables: Tables,
     state: Slots,
     now: Moment,
-    by: Rates,
     cold: Cold,
 ) -> tuple[Slots, dict[str, jax.Array], jax.Array]:
     """One turn of C sessions under P settings.
 
     Args:
       params: scalars as `[1, P]` leaves, `gate_weights` `[8, 1, P]`.
-      world, fetch, uses: of the whole replay.
+      world, uses: of the whole replay.
+      tables: of this turn.
       state: what the last turn left.
-      now, by, cold: of this turn, `[C, 1]`, `[C, D]`, and `[C, D, G]` or `[C, G]` leaves.
+      now: of this turn, `[C, 1]` leaves.
+      cold: of this turn, `[C, P]` leaves, or `[C, 1]` for one group.
 
     Returns:
-      The state it leaves, what it adds to `SUMS`, `[C, P]` each, and decisions `[C, P]` int32,
-      -1 where unserved.
+      The state it leaves, what it adds to `SUMS`, `[C, P]` each, and decisions `[C, P]`, -1 where
+      unserved.
     """
-    slots, _, settings = state.resident_tokens.shape
-    deployments, dtype = by.quality.shape[-1], by.quality.dtype
-    is_last = jnp.arange(slots, dtype=jnp.int32)[:, None, None] == 0
+    slots, held = len(state.deployment), tables.held
     drops = world.retention.drop_on_leave > 0
-    last, before = state.deployment[0], state.before
-    exists = last >= 0
+    last, before, exists = state.deployment[0], state.before, state.exists
+    dtype = last.dtype
 
-    def of(names: tuple[str, ...], deployment: jax.Array) -> Rates:
-        found = {name: fetch.rate(getattr(by, name), deployment) for name in names}
-        return _NO_RATES._replace(**found)
-
-    if uses.ageing:
-        ages = of(("ttl_s", "decay_s"), state.deployment)
-        alive, idle_s = residency.alive(
-            state.resident_tokens,
-            now.gap_s[None],
-            state.last_used_s,
-            is_last,
-            ttl_s=ages.ttl_s,
-            decay_s=ages.decay_s,
-            drop_on_leave=world.retention.drop_on_leave,
-        )
-    else:
-        alive = jnp.where(drops & ~is_last, 0, state.resident_tokens)
-    cached = residency.cached(
-        alive, now.prefix_tokens[None], now.prompt_tokens[None], world.block_tokens
-    )
+    # What is left of the caches, and what it is worth.
+    alive, idle_s = [], []
+    for k, tokens in enumerate(state.resident_tokens):
+        if uses.ageing:
+            tokens, idle = residency.alive(
+                tokens,
+                now.gap_s,
+                state.last_used_s[k],
+                jnp.bool_(k == 0),
+                ttl_s=tables["ttl_s"](state.deployment[k]),
+                decay_s=tables["decay_s"](state.deployment[k]),
+                drop_on_leave=world.retention.drop_on_leave,
+            )
+            tokens = held(tokens)
+            idle_s.append(idle)
+        elif k > 0:
+            tokens = jnp.where(drops, 0, tokens)
+        alive.append(tokens)
+    cached = [
+        residency.cached(tokens, now.prefix_tokens, now.prompt_tokens, world.block_tokens)
+        for tokens in alive
+    ]
     ignorance = 1 - params.cache_knowledge
     unknown = ignorance * (params.assumed_hit * now.full_tokens)
-    believed = params.cache_knowledge[None] * cached + unknown[None]
-
-    slot_rates = of(_SCORED, state.deployment)
-    price_g = prefill_price_g(
-        jax.tree.map(lambda x: x[None], params), slot_rates, believed, now.prompt_tokens[None]
-    )
-    score_g = fetch.score(cold.base_g, state.deployment) + price_g
-    score_g += jnp.where(is_last, 0, params.switch_price_g[None])
-    score_g = jnp.where(jnp.where(is_last, exists[None], alive > 0), score_g, jnp.inf)
-    leave_g = fetch.spread(cold.best_g, settings) + jnp.where(exists, params.switch_price_g, 0)
-    best_g = jnp.minimum(score_g.min(axis=0), leave_g)
-    warm = jnp.where(score_g <= best_g[None], state.deployment.astype(dtype), deployments).min(0)
-    other = jnp.where(leave_g <= best_g, fetch.spread(cold.best, settings).astype(dtype), deployments)
-    wished = jnp.minimum(jnp.minimum(warm, other), deployments - 1).astype(jnp.int32)
+    scores_g = []
+    for k, deployment in enumerate(state.deployment):
+        believed = params.cache_knowledge * cached[k] + unknown
+        score_g = tables.base(deployment) + prefill_price_g(
+            params, tables, deployment, believed, now.prompt_tokens, latency=uses.latency
+        )
+        score_g = score_g if k == 0 else score_g + params.switch_price_g
+        scores_g.append(held(jnp.where(exists if k == 0 else alive[k] > 0, score_g, jnp.inf)))
+    stay_g, leave_g = scores_g[0], cold.best_g + jnp.where(exists, params.switch_price_g, 0)
+    best_g, wished = leave_g, jnp.broadcast_to(cold.best, last.shape)
+    for score_g, deployment in zip(scores_g, state.deployment, strict=True):
+        wins = (score_g < best_g) | ((score_g == best_g) & (deployment < wished))
+        best_g, wished = jnp.where(wins, score_g, best_g), jnp.where(wins, deployment, wished)
+    best_g, wished = held(best_g), held(wished)
 
     # The gate.
-    could_stay = exists & (last != wished) & ~jnp.isinf(score_g[0])
     gap_s = params.expected_gap_s
     assumed = params.assumed_hit * jnp.minimum(now.prefix_tokens, now.before_tokens)
     left = params.cache_knowledge * alive[0] + ignorance * assumed
     left = jnp.minimum(left, now.prefix_tokens)
-    stay = jnp.broadcast_to(
-        now.prompt_tokens + jnp.maximum(now.predicted_output_tokens - 1, 0), left.shape
-    )
+    stay = now.prompt_tokens + jnp.maximum(now.predicted_output_tokens - 1, 0)
     if uses.ageing:
-        ttl_s, decay_s = ages.ttl_s[0], ages.decay_s[0]
+        ttl_s, decay_s = tables["ttl_s"](last), tables["decay_s"](last)
         left = residency.decayed(left, gap_s, decay_s)
         left = jnp.where(idle_s[0] + gap_s > ttl_s, 0, left)
-        stay = jnp.where(gap_s > ttl_s, 0, residency.decayed(stay, gap_s, decay_s))
+        stay = residency.decayed(jnp.broadcast_to(stay, last.shape), gap_s, decay_s)
+        stay = jnp.where(gap_s > ttl_s, 0, stay)
     else:
         left = jnp.floor(left + residency.EDGE_TOKENS)
     left = jnp.where(drops, 0, left)
     history = now.prompt_tokens + now.predicted_output_tokens
     from_tokens = residency.blocks(jnp.minimum(left, history), world.block_tokens)
     to_tokens = residency.blocks(jnp.minimum(stay, history), world.block_tokens)
-    here = jax.tree.map(lambda x: x[0], slot_rates)
-    return_g = prefill_price_g(params, here, from_tokens, to_tokens, floored=False)
-    gain_g = score_g[0] - best_g
-    whole_g = score_g[0] + fetch.spread(cold.offset_g, settings)
+    return_g = prefill_price_g(
+        params, tables, last, from_tokens, to_tokens, latency=uses.latency, floored=False
+    )
+    gain_g = stay_g - best_g
+    whole_g = stay_g + cold.offset_g
     logit = params.gate_bias
     if uses.features:
-        logit = logit + _weighed(params, fetch, now, by, state, wished, gain_g, whole_g)
+        logit = logit + _weighed(params, tables, now, state, wished, gain_g, whole_g)
+    could_stay = exists & (last != wished) & ~jnp.isinf(stay_g)
     stays = could_stay & (
         (gain_g < params.gate_strength * jax.nn.sigmoid(logit) * return_g)
         | (gain_g < params.hysteresis * whole_g)
         | (params.always_stay > 0)
     )
-    chosen = jnp.where(stays, last, wished)
+    chosen = held(jnp.where(stays, last, wished))
 
     # The bill.
-    holds = state.deployment == chosen[None]
-    found = jnp.where(holds, cached, 0).max(axis=0)
-    site = of(_BILLED, chosen)
-    served = now.served
+    holds = [deployment == chosen for deployment in state.deployment]
+    found = functools.reduce(lambda a, b: jnp.where(b[0], b[1], a), zip(holds, cached), 0)
+    found, served = held(found), now.served
     u, x = prefilled(found, now.prompt_tokens)
     again_u, again_x = prefilled(found, now.full_tokens)
-    prefill_s = site.prefill_s_u * u + site.prefill_s_x * x
-    energy_kwh = (site.energy_kwh_u * u + site.energy_kwh_x * x) + site.decode_kwh
-    ttft_s = site.start_s + jnp.maximum(site.ttft_floor_s, prefill_s)
-    e2e_s = ttft_s + site.decode_s
+    rate = {name: tables[name](chosen) for name in Rates._fields}
+    prefill_s = rate["prefill_s_u"] * u + rate["prefill_s_x"] * x
+    energy_kwh = rate["energy_kwh_u"] * u + rate["energy_kwh_x"] * x
+    energy_kwh = held(energy_kwh + rate["decode_kwh"])
+    ttft_s = held(rate["start_s"] + jnp.maximum(rate["ttft_floor_s"], prefill_s))
+    e2e_s = ttft_s + rate["decode_s"]
     moved = served & exists & (chosen != last)
     returned = moved & (chosen == before)
     bill = {
-        "carbon_prefill_g": site.prefill_g_u * u + site.prefill_g_x * x,
-        "carbon_rebuild_g": (site.prefill_g_u * again_u + site.prefill_g_x * again_x)
-        + (site.embodied_g_u * again_u + site.embodied_g_x * again_x),
-        "carbon_decode_g": site.decode_g,
-        "carbon_embodied_g": (site.embodied_g_u * u + site.embodied_g_x * x)
-        + site.decode_embodied_g,
+        "carbon_prefill_g": rate["prefill_g_u"] * u + rate["prefill_g_x"] * x,
+        "carbon_rebuild_g": (rate["prefill_g_u"] + rate["embodied_g_u"]) * again_u
+        + (rate["prefill_g_x"] + rate["embodied_g_x"]) * again_x,
+        "carbon_decode_g": rate["decode_g"],
+        "carbon_embodied_g": rate["embodied_g_u"] * u
+        + rate["embodied_g_x"] * x
+        + rate["decode_embodied_g"],
         "energy_kwh": energy_kwh,
-        "water_l": energy_kwh * site.water_l_per_kwh,
-        "cost_usd": energy_kwh * site.price_usd_per_kwh,
+        "water_l": energy_kwh * rate["water_l_per_kwh"],
+        "cost_usd": energy_kwh * rate["price_usd_per_kwh"],
         "ttft_s": ttft_s,
         "e2e_s": e2e_s,
-        "quality": site.quality,
+        "quality": rate["quality"],
         "rebuilt_tokens": now.full_tokens - found,
     }
     added = {name: jnp.where(served, value, 0) for name, value in bill.items()}
-    added |= {"moves": moved.astype(dtype), "returns": returned.astype(dtype)}
 
-    # What is left.
-    kept = jnp.minimum(alive, now.prefix_tokens[None])
-    others = jnp.arange(1, slots, dtype=dtype)[:, None, None]
-    rank = jnp.where(holds[1:], 0, jnp.where(kept[1:] > 0, slots, others))
-    least = rank.min(axis=0, initial=slots)
-    to = moved[None] & (rank == least[None]) & (rank < slots)
-    lost = moved & (least == slots) & (kept[0] > 0) & ~drops
+    # What is left: the slot of the chosen, or a free one, takes the last deployment in.
+    kept = [jnp.minimum(tokens, now.prefix_tokens) for tokens in alive]
+    place = jnp.full_like(last, slots)
+    for k in range(slots - 1, 0, -1):
+        place = jnp.where(kept[k] > 0, place, k)
+    for k in range(1, slots):
+        place = jnp.where(holds[k], k, place)
+    place = held(jnp.where(moved, place, 0))
+    lost = (place == slots) & (kept[0] > 0) & ~drops
 
-    def settled_in(old: jax.Array, own: jax.Array) -> jax.Array:
-        """A slot's values, with the last deployment's put where there is room for them."""
-        rest = jnp.where(to, old[:1], old[1:])
-        return jnp.concatenate([jnp.where(served, own, old[0])[None], rest])
+    def moved_in(values: Sequence[jax.Array], own: jax.Array) -> tuple[jax.Array, ...]:
+        rest = [jnp.where(place == k, values[0], values[k]) for k in range(1, slots)]
+        return (jnp.where(served, own, values[0]), *rest)
 
-    return (
-        Slots(
-            deployment=settled_in(state.deployment, chosen),
-            resident_tokens=settled_in(kept, jnp.broadcast_to(now.context_tokens, chosen.shape)),
-            last_used_s=(
-                settled_in(state.last_used_s - now.gap_s[None], e2e_s) if uses.ageing else None
-            ),
-            before=jnp.where(moved, last, before),
-            moves=state.moves + added["moves"],
-            returns=state.returns + added["returns"],
-            overflow=jnp.maximum(state.overflow, lost.astype(dtype)),
-        ),
-        added,
-        jnp.where(served, chosen, -1),
+    used_s = [used - now.gap_s for used in state.last_used_s]
+    left_state = Slots(
+        deployment=moved_in(state.deployment, chosen),
+        resident_tokens=moved_in(kept, now.context_tokens),
+        last_used_s=moved_in(used_s, e2e_s) if uses.ageing else (),
+        before=jnp.where(moved, last, before),
+        moves=state.moves + moved.astype(dtype),
+        returns=state.returns + returned.astype(dtype),
+        overflow=jnp.maximum(state.overflow, lost.astype(dtype)),
+        exists=exists | served,
     )
+    return left_state, added, jnp.where(served, chosen, -1)
 
 
-_NO_RATES = Rates(*([None] * len(Rates._fields)))
-
-_SCORED = (
-    *("prefill_g_u", "prefill_g_x", "embodied_g_u", "embodied_g_x"),
-    *("prefill_s_u", "prefill_s_x", "ttft_floor_s"),
-)
-
-_BILLED = (
-    *_SCORED,
-    *("energy_kwh_u", "energy_kwh_x", "decode_g", "decode_embodied_g", "decode_kwh", "decode_s"),
-    *("start_s", "water_l_per_kwh", "price_usd_per_kwh", "quality"),
-)
+def prefill_price_g(
+    params: RouterParams,
+    tables: Tables,
+    deployment: jax.Array,
+    cached: jax.Array,
+    upto: jax.Array,
+    *,
+    latency: bool,
+    floored: bool = True,
+) -> jax.Array:
+    """`cold.prefill_price_g` at each setting's deployment."""
+    u, x = prefilled(cached, upto)
+    operational_g = tables["prefill_g_u"](deployment) * u + tables["prefill_g_x"](deployment) * x
+    embodied_g = tables["embodied_g_u"](deployment) * u + tables["embodied_g_x"](deployment) * x
+    price_g = params.carbon_weight * (operational_g + params.embodied_weight * embodied_g)
+    if not latency:
+        return price_g
+    time_s = tables["prefill_s_u"](deployment) * u + tables["prefill_s_x"](deployment) * x
+    if floored:
+        time_s = jnp.maximum(tables["ttft_floor_s"](deployment), time_s)
+    return price_g + params.latency_price_g_per_s * time_s
 
 
 def _weighed(
     params: RouterParams,
-    fetch: Fetch,
+    tables: Tables,
     now: Moment,
-    by: Rates,
     state: Slots,
     wished: jax.Array,
     gain_g: jax.Array,
@@ -297,8 +318,7 @@ def _weighed(
     last, dtype = state.deployment[0], gain_g.dtype
 
     def both(name: str) -> tuple[jax.Array, jax.Array]:
-        table = getattr(by, name)
-        return fetch.rate(table, last), fetch.rate(table, wished)
+        return tables[name](last), tables[name](wished)
 
     scored = whole_g > 0
     (model, model_there), (region, region_there) = both("model"), both("region")
