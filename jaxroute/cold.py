@@ -2,6 +2,7 @@
 
 A deployment without resident tokens costs the same under every setting that shares the scoring
 prices, so what is here is computed once a turn and group of such settings (`jaxroute.slots`).
+N turns, D deployments, G groups, A sets of masks.
 """
 
 from typing import NamedTuple
@@ -9,12 +10,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxroute import footprint, policies, residency
-from jaxroute.numerics import masked_min
-from jaxroute.observe import settled, site_at
-from jaxroute.policies import RouterParams, Site
+from jaxroute import footprint, residency
+from jaxroute.observe import LEAST_INTENSITY, settled
+from jaxroute.policies import RouterParams
 from jaxroute.sessions import Turn
-from jaxroute.world import World
+from jaxroute.world import TIME_BINS, World
 
 SHARED = (
     *("carbon_weight", "embodied_weight", "latency_price_g_per_s", "quality_price_g"),
@@ -25,8 +25,29 @@ SHARED = (
 """The fields of `RouterParams` that the settings of a group have in common."""
 
 
+class Uses(NamedTuple):
+    """What some setting makes use of; static, so that the rest costs nothing.
+
+    Attributes:
+      ageing: a finite time to live or decay.
+      features: gate weights.
+      latency, quality, intensity, rtt, size, noise: a price of it.
+      blind: a `cache_knowledge` below 1.
+    """
+
+    ageing: bool
+    features: bool
+    latency: bool
+    quality: bool
+    intensity: bool
+    rtt: bool
+    size: bool
+    noise: bool
+    blind: bool
+
+
 class Moment(NamedTuple):
-    """A turn's numbers that no setting changes, `[]` each.
+    """A turn's numbers that no setting changes, `[N]` each.
 
     Attributes:
       valid, served: bool; of padding neither, of a turn that no deployment can hold only the first.
@@ -51,72 +72,147 @@ class Moment(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Coefficients of a turn's price and bill at each deployment, `[D]` each.
+    """Coefficients of each deployment that no turn changes, `[D]` each.
 
-    With u tokens to prefill and x of attention (`footprint.prefill`), grams are
-    `prefill_g_u u + prefill_g_x x`, and so on; what does not depend on the cache is a number.
+    Of u tokens to prefill and x of attention (`prefilled`) the energy is
+    `prefill_kwh_u u + prefill_kwh_x x`, and so on.
 
     Attributes:
-      prefill_g_u, prefill_g_x: operational grams.
-      embodied_g_u, embodied_g_x: embodied grams.
-      prefill_s_u, prefill_s_x: seconds.
-      energy_kwh_u, energy_kwh_x: at the meter.
-      decode_g, decode_embodied_g, decode_kwh, decode_s: of the true output.
-      start_s, ttft_floor_s: round trip and wait; the least prefill time that counts.
-      water_l_per_kwh, price_usd_per_kwh, quality: of the site.
-      ttl_s, decay_s, log_intensity_change, model, region: of the site.
+      prefill_kwh_u, prefill_kwh_x: at the meter.
+      embodied_g_u, embodied_g_x, embodied_g_per_s: of prefill, and of a second of decode.
+      prefill_s_u, prefill_s_x, ttft_floor_s: seconds.
+      water_l_per_kwh, price_usd_per_kwh: of the region.
+      model, region: their indices, as floats.
     """
 
-    prefill_g_u: jax.Array
-    prefill_g_x: jax.Array
+    prefill_kwh_u: jax.Array
+    prefill_kwh_x: jax.Array
     embodied_g_u: jax.Array
     embodied_g_x: jax.Array
+    embodied_g_per_s: jax.Array
     prefill_s_u: jax.Array
     prefill_s_x: jax.Array
-    energy_kwh_u: jax.Array
-    energy_kwh_x: jax.Array
-    decode_g: jax.Array
-    decode_embodied_g: jax.Array
-    decode_kwh: jax.Array
-    decode_s: jax.Array
-    start_s: jax.Array
     ttft_floor_s: jax.Array
     water_l_per_kwh: jax.Array
     price_usd_per_kwh: jax.Array
-    quality: jax.Array
-    ttl_s: jax.Array
-    decay_s: jax.Array
-    log_intensity_change: jax.Array
     model: jax.Array
     region: jax.Array
 
 
-class Cold(NamedTuple):
-    """Scores of a group of settings at a turn.
+class Grids(NamedTuple):
+    """The world's tables by deployment, `[H, D]`, `[C, D]`, `[B, D]`; trends only for features."""
+
+    g_per_kwh: jax.Array
+    trend: jax.Array | None
+    rtt_s: jax.Array
+    wait_s: jax.Array
+    ttl_s: jax.Array
+    decay_s: jax.Array
+
+
+class Site(NamedTuple):
+    """What of the deployments changes from turn to turn, `[N, D]` each.
 
     Attributes:
-      base_g: `[D]`, J less its offset, the price of prefill and of switching; infinite where not
-        feasible.
-      offset_g: `[]`, what J has in common everywhere.
-      best_g: `[]`, the least score of a deployment without resident tokens, switching left out.
-      best: `[]` int32, that deployment, the lowest on a tie.
-      mask_fallback, quality_fallback: `[]`, 0 or 1.
+      g_per_kwh, trend: intensity, and the log of the next hour's over this one's.
+      decode_kwh, decode_s: of the true output.
+      start_s: round trip and wait.
+      quality: predicted.
+      ttl_s, decay_s: of a cache; None where none ages.
+    """
+
+    g_per_kwh: jax.Array
+    trend: jax.Array | None
+    decode_kwh: jax.Array
+    decode_s: jax.Array
+    start_s: jax.Array
+    quality: jax.Array
+    ttl_s: jax.Array | None
+    decay_s: jax.Array | None
+
+
+class Offers(NamedTuple):
+    """What the scores of a turn are made of; `[N, D]`, `[N, D, A]`, `[N, A]`.
+
+    Attributes:
+      usable_quality: `[N, D, A]`, minus infinity where neither context nor masks allow.
+      best_quality: `[N, A]`, of the usable.
+      mask_fails: `[N, A]` bool, whether the masks had to give way.
+      decode_g, embodied_g, e2e_s: `[N, D]`, of a turn without its prefill, of the predicted output.
+      kappa_g_per_kwh, rtt_s, noise: `[N, D]`, what else has a price; None where it has none.
+    """
+
+    usable_quality: jax.Array
+    best_quality: jax.Array
+    mask_fails: jax.Array
+    decode_g: jax.Array
+    embodied_g: jax.Array
+    e2e_s: jax.Array
+    kappa_g_per_kwh: jax.Array | None
+    rtt_s: jax.Array | None
+    noise: jax.Array | None
+
+
+class Cold(NamedTuple):
+    """Scores of G groups at N turns.
+
+    Attributes:
+      base_g: `[N, D, G]`, J less its offset, the price of prefill and of switching; infinite where
+        not feasible.
+      offset_g: `[N, G]`, what J has in common everywhere.
+      best_g: `[N, G]`, the least score of a deployment without resident tokens, but for switching.
+      best: `[N, G]`, that deployment, the lowest on a tie, as a float.
     """
 
     base_g: jax.Array
     offset_g: jax.Array
     best_g: jax.Array
     best: jax.Array
-    mask_fallback: jax.Array
-    quality_fallback: jax.Array
+
+
+def rates(world: World) -> Rates:
+    """The coefficients that no turn changes."""
+    fleet, region = world.fleet, world.fleet.region
+    pue, dtype = world.pue[region], world.pue.dtype
+    return Rates(
+        prefill_kwh_u=footprint.energy_kwh(fleet, fleet.pre_j, fleet.pre_s, pue),
+        prefill_kwh_x=footprint.energy_kwh(fleet, fleet.pre_j_ctx, fleet.pre_s_ctx, pue),
+        embodied_g_u=footprint.embodied_g(fleet, fleet.pre_s),
+        embodied_g_x=footprint.embodied_g(fleet, fleet.pre_s_ctx),
+        embodied_g_per_s=footprint.embodied_g(fleet, 1 / fleet.batch),
+        prefill_s_u=fleet.pre_s,
+        prefill_s_x=fleet.pre_s_ctx,
+        ttft_floor_s=fleet.ttft_floor_s,
+        water_l_per_kwh=footprint.water_l_per_kwh(world)[region],
+        price_usd_per_kwh=world.price_usd_per_kwh[region],
+        model=fleet.model.astype(dtype),
+        region=region.astype(dtype),
+    )
+
+
+def grids(world: World, uses: Uses) -> Grids:
+    """The world's tables, spread over the deployments."""
+    region, now = world.fleet.region, world.intensity_g_per_kwh
+    trend = None
+    if uses.features:
+        log = jnp.log(jnp.maximum(now, LEAST_INTENSITY))
+        trend = (jnp.concatenate([log[1:], log[-1:]]) - log)[:, region]
+
+    def over(table: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(table, (table.shape[0], region.shape[0]))
+
+    return Grids(
+        g_per_kwh=now[:, region],
+        trend=trend,
+        rtt_s=world.rtt_s[:, region],
+        wait_s=over(world.wait_s),
+        ttl_s=over(world.retention.ttl_s),
+        decay_s=over(world.retention.decay_s),
+    )
 
 
 def moment(world: World, turn: Turn, before: Turn) -> Moment:
-    """The numbers of a turn; `before` is the previous turn of the session, if it is not the first.
-
-    Of padding every number is 0.
-    """
-    turn, before = settled(turn), settled(before)
+    """The numbers of turns; `before` is the previous turn of the session, but for the first."""
     prompt = turn.prefix_tokens + turn.new_tokens
     left = before.prefix_tokens + before.new_tokens + jnp.maximum(before.output_tokens - 1, 0)
     left = jnp.where(turn.first, 0, left)
@@ -137,36 +233,68 @@ def moment(world: World, turn: Turn, before: Turn) -> Moment:
     )
 
 
-def rates(site: Site, now: Moment) -> Rates:
-    """The coefficients of a turn at each deployment."""
-    fleet, kappa = site.fleet, site.kappa_g_per_kwh
-    decode_j, decode_s = footprint.decode(fleet, now.prompt_tokens, now.output_tokens)
-    shared_s = decode_s / fleet.batch
-    per_u, per_x = (fleet.pre_j, fleet.pre_s), (fleet.pre_j_ctx, fleet.pre_s_ctx)
-    return Rates(
-        prefill_g_u=footprint.operational_g(fleet, *per_u, kappa),
-        prefill_g_x=footprint.operational_g(fleet, *per_x, kappa),
-        embodied_g_u=footprint.embodied_g(fleet, fleet.pre_s),
-        embodied_g_x=footprint.embodied_g(fleet, fleet.pre_s_ctx),
-        prefill_s_u=fleet.pre_s,
-        prefill_s_x=fleet.pre_s_ctx,
-        energy_kwh_u=footprint.energy_kwh(fleet, *per_u, site.pue),
-        energy_kwh_x=footprint.energy_kwh(fleet, *per_x, site.pue),
-        decode_g=footprint.operational_g(fleet, decode_j, shared_s, kappa),
-        decode_embodied_g=footprint.embodied_g(fleet, shared_s),
-        decode_kwh=footprint.energy_kwh(fleet, decode_j, shared_s, site.pue),
-        decode_s=decode_s,
-        start_s=site.rtt_s + site.wait_s,
-        ttft_floor_s=fleet.ttft_floor_s,
-        water_l_per_kwh=site.water_l_per_kwh,
-        price_usd_per_kwh=site.price_usd_per_kwh,
-        quality=site.quality,
-        ttl_s=site.ttl_s,
-        decay_s=site.decay_s,
-        log_intensity_change=site.log_intensity_change,
-        model=fleet.model.astype(kappa.dtype),
-        region=fleet.region.astype(kappa.dtype),
+def look(
+    world: World, uses: Uses, grid: Grids, allowed: jax.Array, turn: Turn, before: Turn
+) -> tuple[Moment, Site, Offers]:
+    """Everything of N turns that no setting changes.
+
+    Args:
+      world: without a belief.
+      uses: of the settings.
+      grid: of the world.
+      allowed: `[A, D]` bool, the sets of masks.
+      turn, before: `[N]`, turns and those before them in their sessions.
+    """
+    turn, before = jax.vmap(settled)(turn), jax.vmap(settled)(before)
+    now, fleet = moment(world, turn, before), world.fleet
+    pue = world.pue[fleet.region][None]
+
+    def at_bin(table: jax.Array) -> jax.Array:
+        return table[turn.time_bin * table.shape[0] // TIME_BINS]
+
+    def decode(output_tokens: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        each = jax.tree.map(lambda x: x[None], fleet)
+        energy_j, time_s = footprint.decode(
+            each, now.prompt_tokens[:, None], output_tokens[:, None]
+        )
+        shared_s = time_s / each.batch
+        energy_kwh = footprint.energy_kwh(each, energy_j, shared_s, pue)
+        return energy_kwh, time_s, footprint.embodied_g(each, shared_s)
+
+    decode_kwh, decode_s, _ = decode(turn.output_tokens)
+    told_kwh, told_s, told_embodied_g = decode(turn.predicted_output_tokens)
+    g_per_kwh, rtt_s = grid.g_per_kwh[turn.hour], grid.rtt_s[turn.home]
+    start_s = rtt_s + at_bin(grid.wait_s)
+    quality = turn.quality[:, fleet.model]
+    hard = (now.prompt_tokens + now.predicted_output_tokens)[:, None] <= (
+        fleet.max_context_tokens[None]
     )
+    possible = jnp.where(hard, quality, -jnp.inf)
+    masked = jnp.where(allowed.T[None], possible[..., None], -jnp.inf)
+    fails = jnp.isinf(masked.max(axis=1))
+    usable = jnp.where(fails[:, None], possible[..., None], masked)
+    site = Site(
+        g_per_kwh=g_per_kwh,
+        trend=None if grid.trend is None else grid.trend[turn.hour],
+        decode_kwh=decode_kwh,
+        decode_s=decode_s,
+        start_s=start_s,
+        quality=quality,
+        ttl_s=at_bin(grid.ttl_s) if uses.ageing else None,
+        decay_s=at_bin(grid.decay_s) if uses.ageing else None,
+    )
+    offers = Offers(
+        usable_quality=usable,
+        best_quality=usable.max(axis=1),
+        mask_fails=fails,
+        decode_g=told_kwh * g_per_kwh,
+        embodied_g=told_embodied_g,
+        e2e_s=start_s + told_s,
+        kappa_g_per_kwh=pue * g_per_kwh if uses.intensity else None,
+        rtt_s=rtt_s if uses.rtt else None,
+        noise=turn.noise if uses.noise else None,
+    )
+    return now, site, offers
 
 
 def prefilled(cached: jax.Array, upto: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -178,75 +306,97 @@ def prefilled(cached: jax.Array, upto: jax.Array) -> tuple[jax.Array, jax.Array]
 def prefill_price_g(
     params: RouterParams,
     by: Rates,
+    g_per_kwh: jax.Array,
     cached: jax.Array,
     upto: jax.Array,
     *,
+    latency: bool,
     floored: bool = True,
 ) -> jax.Array:
-    """What a score charges for a prefill, g; `floored`, its time is at least the TTFT's floor."""
+    """What a score charges for a prefill, g; `floored`, its time is at least the TTFT's floor.
+
+    `latency` says whether time has a price.
+    """
     u, x = prefilled(cached, upto)
-    carbon_g = (by.prefill_g_u * u + by.prefill_g_x * x) + params.embodied_weight * (
-        by.embodied_g_u * u + by.embodied_g_x * x
-    )
+    operational_g = (by.prefill_kwh_u * u + by.prefill_kwh_x * x) * g_per_kwh
+    embodied_g = by.embodied_g_u * u + by.embodied_g_x * x
+    price_g = params.carbon_weight * (operational_g + params.embodied_weight * embodied_g)
+    if not latency:
+        return price_g
     time_s = by.prefill_s_u * u + by.prefill_s_x * x
     if floored:
         time_s = jnp.maximum(by.ttft_floor_s, time_s)
-    return params.carbon_weight * carbon_g + params.latency_price_g_per_s * time_s
-
-
-def scored(
-    params: RouterParams, allowed: jax.Array, world: World, site: Site, by: Rates, now: Moment,
-    noise: jax.Array,
-) -> Cold:
-    """The scores of one group of settings at a turn; `allowed` `[D]` is its masks."""
-    fleet, prompt = world.fleet, now.prompt_tokens
-    hard = prompt + now.predicted_output_tokens <= fleet.max_context_tokens
-    eligible, mask_fails, quality_fails = policies.eligible(params, hard, allowed, site.quality)
-    decode_j, decode_s = footprint.decode(fleet, prompt, now.predicted_output_tokens)
-    shared_s = decode_s / fleet.batch
-    base_g, offset_g = policies.score(
-        params,
-        eligible,
-        site,
-        moves_away=jnp.zeros_like(eligible),
-        operational_g=footprint.operational_g(fleet, decode_j, shared_s, site.kappa_g_per_kwh),
-        embodied_g=footprint.embodied_g(fleet, shared_s),
-        e2e_s=by.start_s + decode_s,
-        noise=noise,
-    )
-    base_g = jnp.where(eligible, base_g, jnp.inf)
-    assumed = (1 - params.cache_knowledge) * (params.assumed_hit * now.full_tokens)
-    cold_g = base_g + prefill_price_g(params, by, assumed, prompt)
-    best_g = cold_g.min()
-    size, index = cold_g.shape[0], jnp.arange(cold_g.shape[0], dtype=cold_g.dtype)
-    best = jnp.where((cold_g <= best_g) | (cold_g == best_g), index, size - 1).min()
-    served = now.served
-    return Cold(
-        base_g=base_g,
-        offset_g=offset_g,
-        best_g=best_g,
-        best=best.astype(jnp.int32),
-        mask_fallback=(served & mask_fails).astype(cold_g.dtype),
-        quality_fallback=(served & quality_fails).astype(cold_g.dtype),
-    )
+    return price_g + params.latency_price_g_per_s * time_s
 
 
 def weigh(
-    groups: RouterParams, allowed: jax.Array, world: World, turn: Turn, before: Turn
-) -> tuple[Moment, Rates, Cold]:
-    """Everything of a turn that the settings of G groups share: `Cold` leaves are `[..., G]`.
+    groups: RouterParams,
+    mask: jax.Array | None,
+    uses: Uses,
+    world: World,
+    by: Rates,
+    now: Moment,
+    site: Site,
+    offers: Offers,
+) -> tuple[Cold, jax.Array]:
+    """The scores of G groups at N turns, and whether quality had to give way, `[N, G]` bool.
 
     Args:
-      groups: `[G, ...]` leaves.
-      allowed: `[G, D]` bool (`policies.allowed`).
-      world: without a belief.
-      turn, before: a turn and the one before it in its session.
+      groups: `[G]` leaves.
+      mask: `[G]`, which of the A sets of masks is each group's; None for one set.
+      uses, world, by: of the whole replay.
+      now, site, offers: of the turns.
     """
-    now = moment(world, turn, before)
-    counted = settled(turn)
-    site = site_at(world, counted)
-    by = rates(site, now)
-    cold = jax.vmap(scored, in_axes=(0, 0, None, None, None, None, None), out_axes=-1)(
-        groups, allowed, world, site, by, now, counted.noise
+
+    def spread(values: jax.Array) -> jax.Array:
+        return values if mask is None else values[..., mask]
+
+    def each(values: jax.Array) -> jax.Array:
+        return values[..., None]
+
+    flat = jax.tree.map(lambda x: x[None], groups)
+    deep = jax.tree.map(lambda x: x[None, None], groups)
+    best = spread(offers.best_quality)
+    threshold = jnp.maximum(flat.quality_floor, best - flat.quality_slack)
+    least = jnp.minimum(threshold, best)
+    eligible = spread(offers.usable_quality) >= least[:, None]
+    carbon_g = deep.carbon_weight * (
+        each(offers.decode_g) + deep.embodied_weight * each(offers.embodied_g)
     )
-    return now, by, cold
+    base_g, offset_g = carbon_g, jnp.zeros_like(least)
+    if uses.latency:
+        base_g += deep.latency_price_g_per_s * each(offers.e2e_s)
+    if uses.noise:
+        base_g += deep.noise_price_g * each(offers.noise)
+    if uses.quality:
+        base_g += deep.quality_price_g * (best[:, None] - each(site.quality))
+        offset_g += flat.quality_price_g * (1 - best)
+    for used, price, amount in (
+        (uses.intensity, "intensity_price", offers.kappa_g_per_kwh),
+        (uses.rtt, "rtt_price_g_per_s", offers.rtt_s),
+        (uses.size, "size_price_g_per_b", world.fleet.params_b[None]),
+    ):
+        if used:
+            lowest = jnp.where(eligible, each(amount), jnp.inf).min(axis=1)
+            lowest = jnp.where(jnp.isinf(lowest), 0, lowest)
+            base_g += getattr(deep, price) * (each(amount) - lowest[:, None])
+            offset_g += getattr(flat, price) * lowest
+    base_g = jnp.where(eligible, base_g, jnp.inf)
+    assumed = jnp.zeros((1, 1, 1), least.dtype)
+    if uses.blind:
+        full = now.full_tokens[:, None, None]
+        assumed = (1 - deep.cache_knowledge) * (deep.assumed_hit * full)
+    cold_g = base_g + prefill_price_g(
+        deep,
+        jax.tree.map(lambda x: x[None, :, None], by),
+        each(site.g_per_kwh),
+        assumed,
+        now.prompt_tokens[:, None, None],
+        latency=uses.latency,
+    )
+    best_g = cold_g.min(axis=1)
+    deployments = cold_g.shape[1]
+    index = jnp.arange(deployments, dtype=cold_g.dtype)[None, :, None]
+    ties = (cold_g <= best_g[:, None]) | (cold_g == best_g[:, None])
+    first = jnp.where(ties, index, deployments - 1).min(axis=1)
+    return Cold(base_g, offset_g, best_g, first), threshold > best

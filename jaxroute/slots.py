@@ -7,14 +7,14 @@ never dearer than itself cold, so that this is the least of all. Slot 0 is the l
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxroute import residency
-from jaxroute.cold import Cold, Moment, Rates, prefilled
+from jaxroute.cold import Cold, Moment, Rates, Site, Uses, prefill_price_g, prefilled
 from jaxroute.policies import RouterParams
 from jaxroute.world import World
 
@@ -52,20 +52,6 @@ class Slots(NamedTuple):
     exists: jax.Array
 
 
-class Uses(NamedTuple):
-    """What some setting makes use of; static, so that the rest costs nothing.
-
-    Attributes:
-      ageing: a finite time to live or decay.
-      features: gate weights.
-      latency: a price of latency.
-    """
-
-    ageing: bool
-    features: bool
-    latency: bool
-
-
 def opening(slots: int, shape: tuple[int, int], dtype: jnp.dtype, uses: Uses) -> Slots:
     """No tokens anywhere; `shape` is `(C, P)`."""
     nothing = jnp.zeros(shape, dtype)
@@ -85,14 +71,15 @@ class Tables(NamedTuple):
     """A turn's tables, `[C D]` and `[C D G]`, looked up by deployment for every setting.
 
     Attributes:
-      by: leaves `[C D]`.
+      by, site: leaves `[C D]`.
       base_g: `[C D G]`.
-      group: `[P]`, of each setting.
+      group: `[1, P]`, of each setting, as a float.
       groups: G.
       one: 1, but XLA does not know it.
     """
 
     by: Rates
+    site: Site
     base_g: jax.Array
     group: jax.Array
     groups: int
@@ -106,9 +93,13 @@ class Tables(NamedTuple):
         """
         return values / self.one
 
-    def __getitem__(self, name: str) -> Callable[[jax.Array], jax.Array]:
-        """A column of `by` as a function of deployments."""
-        return functools.partial(_at, getattr(self.by, name))
+    def rates(self, deployment: jax.Array) -> Rates:
+        """The rates at each setting's deployment; those that are not read cost nothing."""
+        return jax.tree.map(lambda table: _at(table, deployment), self.by)
+
+    def sites(self, deployment: jax.Array) -> Site:
+        """The site at each setting's deployment; what is not read costs nothing."""
+        return jax.tree.map(lambda table: _at(table, deployment), self.site)
 
     def base(self, deployment: jax.Array) -> jax.Array:
         """`base_g` of each deployment for each setting's group."""
@@ -118,7 +109,8 @@ class Tables(NamedTuple):
 
 
 def _at(table: jax.Array, deployment: jax.Array) -> jax.Array:
-    return table.at[deployment.astype(jnp.int32)].get(mode="promise_in_bounds")
+    index = deployment.astype(jnp.int32)
+    return table.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def step(
@@ -158,8 +150,8 @@ def step(
                 now.gap_s,
                 state.last_used_s[k],
                 jnp.bool_(k == 0),
-                ttl_s=tables["ttl_s"](state.deployment[k]),
-                decay_s=tables["decay_s"](state.deployment[k]),
+                ttl_s=tables.sites(state.deployment[k]).ttl_s,
+                decay_s=tables.sites(state.deployment[k]).decay_s,
                 drop_on_leave=world.retention.drop_on_leave,
             )
             tokens = held(tokens)
@@ -172,34 +164,41 @@ def step(
         for tokens in alive
     ]
     ignorance = 1 - params.cache_knowledge
-    unknown = ignorance * (params.assumed_hit * now.full_tokens)
     scores_g = []
     for k, deployment in enumerate(state.deployment):
-        believed = params.cache_knowledge * cached[k] + unknown
+        believed = cached[k]
+        if uses.blind:
+            unknown = ignorance * (params.assumed_hit * now.full_tokens)
+            believed = params.cache_knowledge * believed + unknown
         score_g = tables.base(deployment) + prefill_price_g(
-            params, tables, deployment, believed, now.prompt_tokens, latency=uses.latency
+            params,
+            tables.rates(deployment),
+            tables.sites(deployment).g_per_kwh,
+            believed,
+            now.prompt_tokens,
+            latency=uses.latency,
         )
         score_g = score_g if k == 0 else score_g + params.switch_price_g
-        scores_g.append(held(jnp.where(exists if k == 0 else alive[k] > 0, score_g, jnp.inf)))
+        scores_g.append(jnp.where(exists if k == 0 else alive[k] > 0, score_g, jnp.inf))
     stay_g, leave_g = scores_g[0], cold.best_g + jnp.where(exists, params.switch_price_g, 0)
     best_g, wished = leave_g, jnp.broadcast_to(cold.best, last.shape)
     for score_g, deployment in zip(scores_g, state.deployment, strict=True):
         wins = (score_g < best_g) | ((score_g == best_g) & (deployment < wished))
         best_g, wished = jnp.where(wins, score_g, best_g), jnp.where(wins, deployment, wished)
-    best_g, wished = held(best_g), held(wished)
 
     # The gate.
     gap_s = params.expected_gap_s
-    assumed = params.assumed_hit * jnp.minimum(now.prefix_tokens, now.before_tokens)
-    left = params.cache_knowledge * alive[0] + ignorance * assumed
+    here, left = tables.sites(last), alive[0]
+    if uses.blind:
+        assumed = params.assumed_hit * jnp.minimum(now.prefix_tokens, now.before_tokens)
+        left = params.cache_knowledge * left + ignorance * assumed
     left = jnp.minimum(left, now.prefix_tokens)
     stay = now.prompt_tokens + jnp.maximum(now.predicted_output_tokens - 1, 0)
     if uses.ageing:
-        ttl_s, decay_s = tables["ttl_s"](last), tables["decay_s"](last)
-        left = residency.decayed(left, gap_s, decay_s)
-        left = jnp.where(idle_s[0] + gap_s > ttl_s, 0, left)
-        stay = residency.decayed(jnp.broadcast_to(stay, last.shape), gap_s, decay_s)
-        stay = jnp.where(gap_s > ttl_s, 0, stay)
+        left = residency.decayed(left, gap_s, here.decay_s)
+        left = jnp.where(idle_s[0] + gap_s > here.ttl_s, 0, left)
+        stay = residency.decayed(jnp.broadcast_to(stay, last.shape), gap_s, here.decay_s)
+        stay = jnp.where(gap_s > here.ttl_s, 0, stay)
     else:
         left = jnp.floor(left + residency.EDGE_TOKENS)
     left = jnp.where(drops, 0, left)
@@ -207,7 +206,13 @@ def step(
     from_tokens = residency.blocks(jnp.minimum(left, history), world.block_tokens)
     to_tokens = residency.blocks(jnp.minimum(stay, history), world.block_tokens)
     return_g = prefill_price_g(
-        params, tables, last, from_tokens, to_tokens, latency=uses.latency, floored=False
+        params,
+        tables.rates(last),
+        here.g_per_kwh,
+        from_tokens,
+        to_tokens,
+        latency=uses.latency,
+        floored=False,
     )
     gain_g = stay_g - best_g
     whole_g = stay_g + cold.offset_g
@@ -228,28 +233,28 @@ def step(
     found, served = held(found), now.served
     u, x = prefilled(found, now.prompt_tokens)
     again_u, again_x = prefilled(found, now.full_tokens)
-    rate = {name: tables[name](chosen) for name in Rates._fields}
-    prefill_s = rate["prefill_s_u"] * u + rate["prefill_s_x"] * x
-    energy_kwh = rate["energy_kwh_u"] * u + rate["energy_kwh_x"] * x
-    energy_kwh = held(energy_kwh + rate["decode_kwh"])
-    ttft_s = held(rate["start_s"] + jnp.maximum(rate["ttft_floor_s"], prefill_s))
-    e2e_s = ttft_s + rate["decode_s"]
+    rate, site = tables.rates(chosen), tables.sites(chosen)
+    prefill_s = rate.prefill_s_u * u + rate.prefill_s_x * x
+    prefill_kwh = held(rate.prefill_kwh_u * u + rate.prefill_kwh_x * x)
+    energy_kwh = prefill_kwh + site.decode_kwh
+    ttft_s = held(site.start_s + jnp.maximum(rate.ttft_floor_s, prefill_s))
+    e2e_s = ttft_s + site.decode_s
     moved = served & exists & (chosen != last)
     returned = moved & (chosen == before)
     bill = {
-        "carbon_prefill_g": rate["prefill_g_u"] * u + rate["prefill_g_x"] * x,
-        "carbon_rebuild_g": (rate["prefill_g_u"] + rate["embodied_g_u"]) * again_u
-        + (rate["prefill_g_x"] + rate["embodied_g_x"]) * again_x,
-        "carbon_decode_g": rate["decode_g"],
-        "carbon_embodied_g": rate["embodied_g_u"] * u
-        + rate["embodied_g_x"] * x
-        + rate["decode_embodied_g"],
+        "carbon_prefill_g": prefill_kwh * site.g_per_kwh,
+        "carbon_rebuild_g": (rate.prefill_kwh_u * again_u + rate.prefill_kwh_x * again_x)
+        * site.g_per_kwh
+        + (rate.embodied_g_u * again_u + rate.embodied_g_x * again_x),
+        "carbon_decode_g": site.decode_kwh * site.g_per_kwh,
+        "carbon_embodied_g": (rate.embodied_g_u * u + rate.embodied_g_x * x)
+        + rate.embodied_g_per_s * site.decode_s,
         "energy_kwh": energy_kwh,
-        "water_l": energy_kwh * rate["water_l_per_kwh"],
-        "cost_usd": energy_kwh * rate["price_usd_per_kwh"],
+        "water_l": energy_kwh * rate.water_l_per_kwh,
+        "cost_usd": energy_kwh * rate.price_usd_per_kwh,
         "ttft_s": ttft_s,
         "e2e_s": e2e_s,
-        "quality": rate["quality"],
+        "quality": site.quality,
         "rebuilt_tokens": now.full_tokens - found,
     }
     added = {name: jnp.where(served, value, 0) for name, value in bill.items()}
@@ -282,29 +287,6 @@ def step(
     return left_state, added, jnp.where(served, chosen, -1)
 
 
-def prefill_price_g(
-    params: RouterParams,
-    tables: Tables,
-    deployment: jax.Array,
-    cached: jax.Array,
-    upto: jax.Array,
-    *,
-    latency: bool,
-    floored: bool = True,
-) -> jax.Array:
-    """`cold.prefill_price_g` at each setting's deployment."""
-    u, x = prefilled(cached, upto)
-    operational_g = tables["prefill_g_u"](deployment) * u + tables["prefill_g_x"](deployment) * x
-    embodied_g = tables["embodied_g_u"](deployment) * u + tables["embodied_g_x"](deployment) * x
-    price_g = params.carbon_weight * (operational_g + params.embodied_weight * embodied_g)
-    if not latency:
-        return price_g
-    time_s = tables["prefill_s_u"](deployment) * u + tables["prefill_s_x"](deployment) * x
-    if floored:
-        time_s = jnp.maximum(tables["ttft_floor_s"](deployment), time_s)
-    return price_g + params.latency_price_g_per_s * time_s
-
-
 def _weighed(
     params: RouterParams,
     tables: Tables,
@@ -317,21 +299,17 @@ def _weighed(
     """`gate.features` of a move to `wished`, weighed, `[C, P]`."""
     last, dtype = state.deployment[0], gain_g.dtype
 
-    def both(name: str) -> tuple[jax.Array, jax.Array]:
-        return tables[name](last), tables[name](wished)
-
-    scored = whole_g > 0
-    (model, model_there), (region, region_there) = both("model"), both("region")
-    (trend, trend_there), (quality, quality_there) = both("log_intensity_change"), both("quality")
+    scored, here, there = whole_g > 0, tables.sites(last), tables.sites(wished)
+    here_at, there_at = tables.rates(last), tables.rates(wished)
     features = (
         jnp.where(scored, gain_g / jnp.where(scored, whole_g, 1), 0),
-        (model != model_there).astype(dtype),
-        (region != region_there).astype(dtype),
-        trend - trend_there,
+        (here_at.model != there_at.model).astype(dtype),
+        (here_at.region != there_at.region).astype(dtype),
+        here.trend - there.trend,
         jnp.log1p(now.turn),
         jnp.log1p(now.prefix_tokens / now.new_tokens),
         state.returns / jnp.maximum(state.moves, 1),
-        quality - quality_there,
+        here.quality - there.quality,
     )
     weighed = zip(params.gate_weights, features, strict=True)
     return sum((weight * feature for weight, feature in weighed), jnp.zeros_like(gain_g))
