@@ -338,6 +338,7 @@ def weigh(
     now: Moment,
     site: Site,
     offers: Offers,
+    one: jax.Array | None,
 ) -> tuple[Cold, jax.Array]:
     """The scores of G groups at N turns, and whether quality had to give way, `[N, G]` bool.
 
@@ -346,6 +347,7 @@ def weigh(
       mask: `[G]`, which of the A sets of masks is each group's; None for one set.
       uses, world, by: of the whole replay.
       now, site, offers: of the turns.
+      one: 1, where there are many groups (`slots.Tables.held`).
     """
 
     def spread(values: jax.Array) -> jax.Array:
@@ -354,16 +356,16 @@ def weigh(
     def each(values: jax.Array) -> jax.Array:
         return values[..., None]
 
+    least = first_least if one is None else folded_least
     flat = jax.tree.map(lambda x: x[None], groups)
     deep = jax.tree.map(lambda x: x[None, None], groups)
     best = spread(offers.best_quality)
     threshold = jnp.maximum(flat.quality_floor, best - flat.quality_slack)
-    least = jnp.minimum(threshold, best)
-    eligible = spread(offers.usable_quality) >= least[:, None]
+    eligible = spread(offers.usable_quality) >= jnp.minimum(threshold, best)[:, None]
     carbon_g = deep.carbon_weight * (
         each(offers.decode_g) + deep.embodied_weight * each(offers.embodied_g)
     )
-    base_g, offset_g = carbon_g, jnp.zeros_like(least)
+    base_g, offset_g = carbon_g, jnp.zeros_like(threshold)
     if uses.latency:
         base_g += deep.latency_price_g_per_s * each(offers.e2e_s)
     if uses.noise:
@@ -377,12 +379,14 @@ def weigh(
         (uses.size, "size_price_g_per_b", world.fleet.params_b[None]),
     ):
         if used:
-            lowest = jnp.where(eligible, each(amount), jnp.inf).min(axis=1)
+            lowest, _ = least(jnp.where(eligible, each(amount), jnp.inf))
             lowest = jnp.where(jnp.isinf(lowest), 0, lowest)
             base_g += getattr(deep, price) * (each(amount) - lowest[:, None])
             offset_g += getattr(flat, price) * lowest
     base_g = jnp.where(eligible, base_g, jnp.inf)
-    assumed = jnp.zeros((1, 1, 1), least.dtype)
+    if one is not None:
+        base_g = base_g / one
+    assumed = jnp.zeros((1, 1, 1), base_g.dtype)
     if uses.blind:
         full = now.full_tokens[:, None, None]
         assumed = (1 - deep.cache_knowledge) * (deep.assumed_hit * full)
@@ -394,9 +398,36 @@ def weigh(
         now.prompt_tokens[:, None, None],
         latency=uses.latency,
     )
-    best_g = cold_g.min(axis=1)
-    deployments = cold_g.shape[1]
-    index = jnp.arange(deployments, dtype=cold_g.dtype)[None, :, None]
-    ties = (cold_g <= best_g[:, None]) | (cold_g == best_g[:, None])
-    first = jnp.where(ties, index, deployments - 1).min(axis=1)
+    best_g, first = least(cold_g)
     return Cold(base_g, offset_g, best_g, first), threshold > best
+
+
+def first_least(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The least of `[N, D, G]` by turn and group, `[N, G]`, and its index, the lowest on a tie."""
+    lowest, size = values.min(axis=1), values.shape[1]
+    index = jnp.arange(size, dtype=values.dtype)[None, :, None]
+    ties = (values <= lowest[:, None]) | (values == lowest[:, None])
+    return lowest, jnp.where(ties, index, size - 1).min(axis=1)
+
+
+def folded_least(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """As `first_least`, as a tree of comparisons.
+
+    With many groups XLA's CPU back end makes a vector of groups of it, which is twice as fast as
+    its reductions; with few, there would be nothing to make a vector of.
+    """
+    rows = [
+        (values[:, d], jnp.full_like(values[:, d], float(d))) for d in range(values.shape[1])
+    ]
+    while len(rows) > 1:
+        pairs = zip(rows[::2], rows[1::2], strict=False)
+        odd = rows[-1:] if len(rows) % 2 else []
+        rows = [_lesser(*a, *b) for a, b in pairs] + odd
+    return rows[0]
+
+
+def _lesser(
+    value: jax.Array, index: jax.Array, other: jax.Array, other_index: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    wins = other < value
+    return jnp.where(wins, other, value), jnp.where(wins, other_index, index)

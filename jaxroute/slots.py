@@ -121,7 +121,7 @@ def step(
     state: Slots,
     now: Moment,
     cold: Cold,
-) -> tuple[Slots, dict[str, jax.Array], jax.Array]:
+) -> tuple[Slots, dict[str, jax.Array]]:
     """One turn of C sessions under P settings.
 
     Args:
@@ -133,8 +133,8 @@ def step(
       cold: of this turn, `[C, P]` leaves, or `[C, 1]` for one group.
 
     Returns:
-      The state it leaves, what it adds to `SUMS`, `[C, P]` each, and decisions `[C, P]`, -1 where
-      unserved.
+      The state it leaves, and what it adds to `SUMS`, `[C, P]` each, but for the moves and returns,
+      which the state counts.
     """
     slots, held = len(state.deployment), tables.held
     drops = world.retention.drop_on_leave > 0
@@ -228,8 +228,11 @@ def step(
     chosen = held(jnp.where(stays, last, wished))
 
     # The bill.
-    holds = [deployment == chosen for deployment in state.deployment]
-    found = functools.reduce(lambda a, b: jnp.where(b[0], b[1], a), zip(holds, cached), 0)
+    holds = [
+        (deployment == chosen) & (tokens > 0)
+        for deployment, tokens in zip(state.deployment, alive, strict=True)
+    ]
+    found = functools.reduce(lambda a, b: jnp.where(b[0], b[1], a), zip(holds, cached, strict=True), 0)
     found, served = held(found), now.served
     u, x = prefilled(found, now.prompt_tokens)
     again_u, again_x = prefilled(found, now.full_tokens)
@@ -284,7 +287,7 @@ def step(
         overflow=jnp.maximum(state.overflow, lost.astype(dtype)),
         exists=exists | served,
     )
-    return left_state, added, jnp.where(served, chosen, -1)
+    return left_state, added
 
 
 def _weighed(
