@@ -58,21 +58,14 @@ def lay_out(
     Steps in excess of `turns / width` are at most the longest session's turns. The shape depends
     only on the shape and count of `sessions`, or the nearest power of two above the chosen's size.
     """
-    session = np.asarray(sessions.turns.session).ravel()
-    room = session.size
-    there = np.flatnonzero(session < sessions.count)
-    lengths = np.bincount(session[there], minlength=sessions.count)
-    starts = there[np.asarray(sessions.turns.first).ravel()[there]]
-    begin = np.zeros(sessions.count, np.int64)
-    begin[session[starts]] = starts
-    widest = np.asarray(sessions.turns.session).shape[1]
+    begin, lengths = extents(sessions)
+    room, widest = np.asarray(sessions.turns.session).size, sessions.turns.session.shape[1]
     if chosen is not None:
         begin, lengths = begin[chosen], lengths[chosen]
-        widest = _power_above(int(lengths.max()))
-        room = _power_above(int(lengths.sum()))
+        room, widest = power_above(int(lengths.sum())), power_above(int(lengths.max()))
     count = len(lengths)
     order = np.argsort(-lengths, kind="stable")
-    chunks = -(-(count if chosen is None else _power_above(count)) // width)
+    chunks = -(-(count if chosen is None else power_above(count)) // width)
     ranked = np.full(chunks * width, -1)
     ranked[:count] = order
     ranked = ranked.reshape(chunks, width)
@@ -102,5 +95,43 @@ def lay_out(
     return Layout(**arrays, chunks=chunks)
 
 
-def _power_above(number: int) -> int:
+def extents(sessions: Sessions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each session begins in the flattened rows, and its turns, `[S]` each."""
+    session = np.asarray(sessions.turns.session).ravel()
+    there = np.flatnonzero(session < sessions.count)
+    starts = there[np.asarray(sessions.turns.first).ravel()[there]]
+    begin = np.zeros(sessions.count, np.int64)
+    begin[session[starts]] = starts
+    return begin, np.bincount(session[there], minlength=sessions.count)
+
+
+def only(sessions: Sessions, chosen: NDArray[np.int64]) -> Sessions:
+    """Some of packed sessions, a row each, in the nearest power of two above their number.
+
+    >>> from jaxroute.sessions import pack
+    >>> columns = {name: np.zeros(3) for name in ("gap_s", "hour", "time_bin", "home")}
+    >>> tokens = ("prefix_tokens", "new_tokens", "output_tokens", "predicted_output_tokens")
+    >>> columns |= {name: np.arange(3) for name in tokens}
+    >>> columns |= {"quality": np.zeros((3, 1)), "noise": np.zeros((3, 1))}
+    >>> only(pack(columns, np.array([1, 2])), np.array([1])).turns.new_tokens
+    array([[1., 2.]], dtype=float32)
+    """
+    begin, lengths = extents(sessions)
+    begin, lengths = begin[chosen], lengths[chosen]
+    count = power_above(len(chosen))
+    rows = np.arange(count) % len(chosen)
+    t = np.arange(power_above(int(lengths.max())))
+    valid = (t < lengths[rows, None]) & (np.arange(count) < len(chosen))[:, None]
+    at = np.where(valid, begin[rows, None] + t, 0)
+    turns = jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:])[at], sessions.turns)
+    session = np.where(valid, np.arange(count)[:, None], count).astype(np.int32)
+    return Sessions(turns=dataclasses.replace(turns, valid=valid, session=session), count=count)
+
+
+def power_above(number: int) -> int:
+    """The least power of two that is not less.
+
+    >>> power_above(5)
+    8
+    """
     return 1 << max(number - 1, 0).bit_length()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxroute import policies, simulate
-from jaxroute.abreast import lay_out
+from jaxroute.abreast import lay_out, only, power_above
 from jaxroute.cold import SHARED, Uses
 from jaxroute.latency import Latency
 from jaxroute.policies import RouterParams
@@ -20,6 +20,9 @@ from jaxroute.world import Belief, Fleet, Retention, World
 
 SLOTS = 4
 """Deployments that hold a session's tokens at a time, of all but one session in a thousand."""
+
+MORE_SLOTS = 16
+"""For the sessions that need more."""
 
 _FLEET = Fleet(**dict.fromkeys(Fleet.__dataclass_fields__, 1))  # type: ignore[arg-type]
 _ALONE: dict[str, Any] = {
@@ -82,37 +85,45 @@ def replay_settings(
 
 
 def _by_slots(params: RouterParams, sessions: Sessions, world: World) -> Totals:
-    """The slot path, with more slots for the sessions that need them, until all have enough."""
+    """The slot path; sessions that need more slots once more with more, and then without."""
     drops = bool(np.all(np.asarray(world.retention.drop_on_leave) > 0))
-    deployments, slot_count = len(world.fleet.model), 1 if drops else SLOTS
-    uses = uses_of(params, world)
+    uses, deployments = uses_of(params, world), len(world.fleet.model)
     totals, overflow = replay_slots(
-        settled(params), sessions, lay_out(sessions), world, slot_count=slot_count, uses=uses
+        settled(params),
+        sessions,
+        lay_out(sessions),
+        world,
+        slot_count=1 if drops else min(SLOTS, deployments),
+        uses=uses,
     )
     lost = np.asarray(overflow)
     sums = {name: np.asarray(getattr(totals, name)) for name in FIELDS}
     if lost.any():
         sums = {name: values.copy() for name, values in sums.items()}
-    while lost.any():
-        slot_count = min(4 * slot_count, deployments)
+    for slot_count in (MORE_SLOTS, None):
+        if not lost.any():
+            break
         chosen, rows = np.flatnonzero(lost.any(axis=1)), np.flatnonzero(lost.any(axis=0))
-        padded = np.resize(rows, 1 << (len(rows) - 1).bit_length())
-        again, overflow = replay_slots(
-            settled(_some(params, padded)),
-            sessions,
-            lay_out(sessions, chosen),
-            world,
-            slot_count=slot_count,
-            uses=uses,
-        )
-        wanted = lost[np.ix_(chosen, rows)]
+        some = _some(params, np.resize(rows, power_above(len(rows))))
+        if slot_count is None:
+            exact, _ = dense(some, only(sessions, chosen), world)
+            again = jax.tree.map(lambda x: np.asarray(x).T, exact)
+            more = np.zeros(again.turns.shape, bool)
+        else:
+            again, more = replay_slots(
+                settled(some),
+                sessions,
+                lay_out(sessions, chosen),
+                world,
+                slot_count=min(slot_count, deployments),
+                uses=uses,
+            )
+        at, setting = np.nonzero(lost[np.ix_(chosen, rows)])
+        where = chosen[at], rows[setting]
         for name, values in sums.items():
-            found = np.asarray(getattr(again, name))[:, : len(rows)]
-            at, setting = np.nonzero(wanted)
-            values[chosen[at], rows[setting]] = found[at, setting]
-        still = np.zeros_like(lost)
-        still[np.ix_(chosen, rows)] = wanted & np.asarray(overflow)[:, : len(rows)]
-        lost = still
+            values[where] = np.asarray(getattr(again, name))[at, setting]
+        lost = np.zeros_like(lost)
+        lost[where] = np.asarray(more)[at, setting]
     return Totals(**{name: values.T for name, values in sums.items()})  # type: ignore[arg-type]
 
 
@@ -164,7 +175,7 @@ def kinds(
     _, first, kind = np.unique(
         np.concatenate(columns, axis=1), axis=0, return_index=True, return_inverse=True
     )
-    size = 1 << (len(first) - 1).bit_length()
+    size = power_above(len(first))
     if size >= count:
         return np.arange(count), None
     if size == 1:

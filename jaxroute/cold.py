@@ -356,7 +356,13 @@ def weigh(
     def each(values: jax.Array) -> jax.Array:
         return values[..., None]
 
-    least = first_least if one is None else folded_least
+
+    def least(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+        if one is None:
+            return first_least(values)
+        lowest, index = folded_least(values)
+        return lowest / one, index / one
+
     flat = jax.tree.map(lambda x: x[None], groups)
     deep = jax.tree.map(lambda x: x[None, None], groups)
     best = spread(offers.best_quality)
