@@ -31,7 +31,7 @@ class Layout:
       blocks: `[]` int32, how many of the B are used.
       turn: `[B, T, C]` int32, of each turn, in the flattened rows of the packed sessions.
       valid: `[B, T, C]` bool.
-      first: `[B, T]` bool, the first step of a chunk.
+      first, last: `[B, T]` bool, the first and the last step of a chunk.
       chunk: `[B, T]` int32.
       place: `[S]` int32, of each session among the `chunks C`.
       chunks: how many there is room for, static.
@@ -41,6 +41,7 @@ class Layout:
     turn: Array
     valid: Array
     first: Array
+    last: Array
     chunk: Array
     place: Array
     chunks: int = dataclasses.field(metadata={"static": True})
@@ -89,6 +90,7 @@ def lay_out(
         "turn": blocked(turn.astype(np.int32)),
         "valid": blocked(valid),
         "first": blocked(t == 0),
+        "last": blocked(t == longest[chunk] - 1),
         "chunk": blocked(chunk.astype(np.int32), chunks - 1),
         "place": place,
     }

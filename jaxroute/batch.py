@@ -18,8 +18,8 @@ from jaxroute.simulate import FIELDS, Totals
 from jaxroute.slot_scan import Settings, replay_slots
 from jaxroute.world import Belief, Fleet, Retention, World
 
-SLOTS = 4
-"""Deployments that hold a session's tokens at a time, of all but one session in a thousand."""
+SLOTS = 6
+"""Deployments that hold a session's tokens at a time, of nearly every session."""
 
 MORE_SLOTS = 16
 """For the sessions that need more."""

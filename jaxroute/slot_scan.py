@@ -98,7 +98,8 @@ def replay_slots(
         return (now.served[..., None] & fails).astype(dtype)
 
     def step(carry: Any, x: Any) -> tuple[Any, None]:
-        (state, out), (first, chunk, now, site, offers, cold), added = carry, x, {}
+        (state, sums, out), (first, last, chunk, now, site, offers, cold) = carry, x
+        added = {}
         if in_step:
             cold, fails = weighed(now, site, offers)
             added["quality_fallbacks"] = fallbacks(now, fails)
@@ -111,18 +112,24 @@ def replay_slots(
         state = jax.tree.map(lambda a, b: jnp.where(first, a, b), opened, state)
         now = jax.tree.map(lambda a: a[:, None], now)
         state, more = slots.step(aligned, world, uses, tables, state, now, cold)
-        sums = {
-            name: jax.lax.dynamic_index_in_dim(out[name], chunk, keepdims=False) + value
-            for name, value in (added | more).items()
+        added |= more
+        sums = {name: jnp.where(first, 0, sums[name]) + value for name, value in added.items()}
+        found = sums | {
+            "moves": state.moves,
+            "returns": state.returns,
+            "overflow": state.overflow,
         }
-        sums |= {"moves": state.moves, "returns": state.returns, "overflow": state.overflow}
-        put = jax.lax.dynamic_update_index_in_dim
-        return (state, {name: put(out[name], value, chunk, 0) for name, value in sums.items()}), None
+
+        def written(out: dict[str, jax.Array]) -> dict[str, jax.Array]:
+            put = jax.lax.dynamic_update_index_in_dim
+            return {name: put(out[name], value, chunk, 0) for name, value in found.items()}
+
+        return (state, sums, jax.lax.cond(last, written, lambda out: out, out)), None
 
     def block(number: jax.Array, carry: Any) -> Any:
-        state, out, shared = carry
+        state, sums, out, shared = carry
         at = jax.tree.map(lambda a: a[number], (layout.turn, layout.valid))
-        first, chunk = layout.first[number], layout.chunk[number]
+        first, last, chunk = (x[number] for x in (layout.first, layout.last, layout.chunk))
         index, valid = at[0].ravel(), at[1].ravel()
         turn = dataclasses.replace(jax.tree.map(lambda a: a[index], flat), valid=valid)
         before = jax.tree.map(lambda a: a[jnp.maximum(index - 1, 0)], flat)
@@ -139,8 +146,9 @@ def replay_slots(
             more["quality_fallbacks"] = fallbacks(now, fails)
             offers = None
         shared = {name: shared[name].at[chunk].add(value) for name, value in more.items()}
-        (state, out), _ = jax.lax.scan(step, (state, out), (first, chunk, now, site, offers, cold))
-        return state, out, shared
+        steps = first, last, chunk, now, site, offers, cold
+        (state, sums, out), _ = jax.lax.scan(step, (state, sums, out), steps)
+        return state, sums, out, shared
 
     def nothing(columns: int) -> jax.Array:
         return jnp.zeros((layout.chunks, width, columns), dtype)
@@ -149,7 +157,12 @@ def replay_slots(
     shared = {"turns": nothing(1), "unserved": nothing(1), "mask_fallbacks": nothing(len(allowed))}
     (out if in_step else shared)["quality_fallbacks"] = nothing(group_count)
     state = slots.opening(slot_count, (width, count), dtype, uses)
-    _, out, shared = jax.lax.fori_loop(0, layout.blocks, block, (state, out, shared))
+    sums = {
+        name: jnp.zeros(values.shape[1:], dtype)
+        for name, values in out.items()
+        if name not in ("moves", "returns", "overflow")
+    }
+    *_, out, shared = jax.lax.fori_loop(0, layout.blocks, block, (state, sums, out, shared))
 
     def ordered(name: str, values: jax.Array) -> jax.Array:
         values = values.reshape(-1, values.shape[-1])[layout.place]
