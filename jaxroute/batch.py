@@ -154,9 +154,7 @@ def settled(params: RouterParams) -> Settings:
     masked, mask = kinds(groups, SHARED[-3:])
     if len(masked) > 1 and mask is None:
         mask = np.arange(len(masked), dtype=np.int32)
-    return Settings(
-        each=params, groups=groups, group=group, masks=_some(groups, masked), mask=mask
-    )
+    return Settings(each=params, groups=groups, group=group, masks=_some(groups, masked), mask=mask)
 
 
 def kinds(

@@ -159,12 +159,16 @@ class Cold(NamedTuple):
     Attributes:
       base_g: `[N, D, G]`, J less its offset, the price of prefill and of switching; infinite where
         not feasible.
+      u_g, x_g: `[N, D, G]`, the price of carbon of a token to prefill and of its attention; None
+        where the groups are many.
       offset_g: `[N, G]`, what J has in common everywhere.
       best_g: `[N, G]`, the least score of a deployment without resident tokens, but for switching.
       best: `[N, G]`, that deployment, the lowest on a tie, as a float.
     """
 
     base_g: jax.Array
+    u_g: jax.Array | None
+    x_g: jax.Array | None
     offset_g: jax.Array
     best_g: jax.Array
     best: jax.Array
@@ -303,30 +307,21 @@ def prefilled(cached: jax.Array, upto: jax.Array) -> tuple[jax.Array, jax.Array]
     return u, u * (upto + cached) / 2
 
 
-def prefill_price_g(
-    params: RouterParams,
-    by: Rates,
-    g_per_kwh: jax.Array,
-    cached: jax.Array,
-    upto: jax.Array,
-    *,
-    latency: bool,
-    floored: bool = True,
-) -> jax.Array:
-    """What a score charges for a prefill, g; `floored`, its time is at least the TTFT's floor.
+def prefill_g(params: RouterParams, by: Rates, g_per_kwh: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """What a score charges for the carbon of a token to prefill, and of its attention, g."""
+    weight, embodied = params.carbon_weight, params.embodied_weight
+    u_g = weight * (by.prefill_kwh_u * g_per_kwh + embodied * by.embodied_g_u)
+    return u_g, weight * (by.prefill_kwh_x * g_per_kwh + embodied * by.embodied_g_x)
 
-    `latency` says whether time has a price.
-    """
-    u, x = prefilled(cached, upto)
-    operational_g = (by.prefill_kwh_u * u + by.prefill_kwh_x * x) * g_per_kwh
-    embodied_g = by.embodied_g_u * u + by.embodied_g_x * x
-    price_g = params.carbon_weight * (operational_g + params.embodied_weight * embodied_g)
-    if not latency:
-        return price_g
+
+def wait_g(
+    params: RouterParams, by: Rates, u: jax.Array, x: jax.Array, *, floored: bool
+) -> jax.Array:
+    """What a score charges for the time of a prefill, g; `floored`, at least the TTFT's floor."""
     time_s = by.prefill_s_u * u + by.prefill_s_x * x
     if floored:
         time_s = jnp.maximum(by.ttft_floor_s, time_s)
-    return price_g + params.latency_price_g_per_s * time_s
+    return params.latency_price_g_per_s * time_s
 
 
 def weigh(
@@ -355,7 +350,6 @@ def weigh(
 
     def each(values: jax.Array) -> jax.Array:
         return values[..., None]
-
 
     def least(values: jax.Array) -> tuple[jax.Array, jax.Array]:
         if one is None:
@@ -396,16 +390,15 @@ def weigh(
     if uses.blind:
         full = now.full_tokens[:, None, None]
         assumed = (1 - deep.cache_knowledge) * (deep.assumed_hit * full)
-    cold_g = base_g + prefill_price_g(
-        deep,
-        jax.tree.map(lambda x: x[None, :, None], by),
-        each(site.g_per_kwh),
-        assumed,
-        now.prompt_tokens[:, None, None],
-        latency=uses.latency,
-    )
+    rates_deep = jax.tree.map(lambda x: x[None, :, None], by)
+    u, x = prefilled(assumed, now.prompt_tokens[:, None, None])
+    u_g, x_g = prefill_g(deep, rates_deep, each(site.g_per_kwh))
+    cold_g = base_g + (u_g * u + x_g * x)
+    if uses.latency:
+        cold_g += wait_g(deep, rates_deep, u, x, floored=True)
     best_g, first = least(cold_g)
-    return Cold(base_g, offset_g, best_g, first), threshold > best
+    kept = (u_g, x_g) if one is None else (None, None)
+    return Cold(base_g, *kept, offset_g, best_g, first), threshold > best
 
 
 def first_least(values: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -422,9 +415,7 @@ def folded_least(values: jax.Array) -> tuple[jax.Array, jax.Array]:
     With many groups XLA's CPU back end makes a vector of groups of it, which is twice as fast as
     its reductions; with few, there would be nothing to make a vector of.
     """
-    rows = [
-        (values[:, d], jnp.full_like(values[:, d], float(d))) for d in range(values.shape[1])
-    ]
+    rows = [(values[:, d], jnp.full_like(values[:, d], float(d))) for d in range(values.shape[1])]
     while len(rows) > 1:
         pairs = zip(rows[::2], rows[1::2], strict=False)
         odd = rows[-1:] if len(rows) % 2 else []

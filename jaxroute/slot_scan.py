@@ -90,9 +90,13 @@ def replay_slots(
         turns = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(shape) :]), (now, site, offers))
         found = weigh(groups, settings.mask, uses, world, by, *turns, one if in_step else None)
         cold, fails = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), found)
-        base_g = cold.base_g.reshape(*shape[:-1], -1)
+        flat = {
+            name: values.reshape(*shape[:-1], -1)
+            for name in ("base_g", "u_g", "x_g")
+            if (values := getattr(cold, name)) is not None
+        }
         numbers = begin.reshape(*(1,) * (len(shape) - 1), width, 1)
-        return cold._replace(base_g=base_g, best=cold.best + numbers), fails
+        return cold._replace(**flat, best=cold.best + numbers), fails
 
     def fallbacks(now: Moment, fails: jax.Array) -> jax.Array:
         return (now.served[..., None] & fails).astype(dtype)
@@ -104,7 +108,7 @@ def replay_slots(
             cold, fails = weighed(now, site, offers)
             added["quality_fallbacks"] = fallbacks(now, fails)
         site = jax.tree.map(lambda a: a.reshape(-1), site)
-        tables = Tables(by_place, site, cold.base_g, places[None], group_count, one)
+        tables = Tables(by_place, site, cold, places[None], group_count, one)
         if group is not None:
             names = ("best_g", "best", "offset_g")
             cold = cold._replace(**{name: getattr(cold, name)[..., group] for name in names})

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxroute import residency
-from jaxroute.cold import Cold, Moment, Rates, Site, Uses, prefill_price_g, prefilled
+from jaxroute.cold import Cold, Moment, Rates, Site, Uses, prefill_g, prefilled, wait_g
 from jaxroute.policies import RouterParams
 from jaxroute.world import World
 
@@ -72,7 +72,7 @@ class Tables(NamedTuple):
 
     Attributes:
       by, site: leaves `[C D]`.
-      base_g: `[C D G]`.
+      cold: its leaves by deployment `[C D G]`.
       group: `[1, P]`, of each setting, as a float.
       groups: G.
       one: 1, but XLA does not know it.
@@ -80,7 +80,7 @@ class Tables(NamedTuple):
 
     by: Rates
     site: Site
-    base_g: jax.Array
+    cold: Cold
     group: jax.Array
     groups: int
     one: jax.Array
@@ -101,11 +101,30 @@ class Tables(NamedTuple):
         """The site at each setting's deployment; what is not read costs nothing."""
         return jax.tree.map(lambda table: _at(table, deployment), self.site)
 
-    def base(self, deployment: jax.Array) -> jax.Array:
-        """`base_g` of each deployment for each setting's group."""
-        if self.groups == 1:
-            return _at(self.base_g, deployment)
-        return _at(self.base_g, deployment * self.groups + self.group)
+    def scores(self, name: str, deployment: jax.Array) -> jax.Array:
+        """A table of `cold` at each setting's deployment and for its group."""
+        at = deployment if self.groups == 1 else deployment * self.groups + self.group
+        return _at(getattr(self.cold, name), at)
+
+    def prefill_price_g(
+        self,
+        params: RouterParams,
+        uses: Uses,
+        deployment: jax.Array,
+        cached: jax.Array,
+        upto: jax.Array,
+        *,
+        floored: bool,
+    ) -> jax.Array:
+        """What a score charges for a prefill at each setting's deployment, g."""
+        u, x = prefilled(cached, upto)
+        rate = self.rates(deployment)
+        if self.cold.u_g is None:
+            u_g, x_g = prefill_g(params, rate, self.sites(deployment).g_per_kwh)
+        else:
+            u_g, x_g = self.scores("u_g", deployment), self.scores("x_g", deployment)
+        price_g = u_g * u + x_g * x
+        return price_g + wait_g(params, rate, u, x, floored=floored) if uses.latency else price_g
 
 
 def _at(table: jax.Array, deployment: jax.Array) -> jax.Array:
@@ -170,13 +189,8 @@ def step(
         if uses.blind:
             unknown = ignorance * (params.assumed_hit * now.full_tokens)
             believed = params.cache_knowledge * believed + unknown
-        score_g = tables.base(deployment) + prefill_price_g(
-            params,
-            tables.rates(deployment),
-            tables.sites(deployment).g_per_kwh,
-            believed,
-            now.prompt_tokens,
-            latency=uses.latency,
+        score_g = tables.scores("base_g", deployment) + tables.prefill_price_g(
+            params, uses, deployment, believed, now.prompt_tokens, floored=True
         )
         score_g = score_g if k == 0 else score_g + params.switch_price_g
         scores_g.append(jnp.where(exists if k == 0 else alive[k] > 0, score_g, jnp.inf))
@@ -205,15 +219,7 @@ def step(
     history = now.prompt_tokens + now.predicted_output_tokens
     from_tokens = residency.blocks(jnp.minimum(left, history), world.block_tokens)
     to_tokens = residency.blocks(jnp.minimum(stay, history), world.block_tokens)
-    return_g = prefill_price_g(
-        params,
-        tables.rates(last),
-        here.g_per_kwh,
-        from_tokens,
-        to_tokens,
-        latency=uses.latency,
-        floored=False,
-    )
+    return_g = tables.prefill_price_g(params, uses, last, from_tokens, to_tokens, floored=False)
     gain_g = stay_g - best_g
     whole_g = stay_g + cold.offset_g
     logit = params.gate_bias
@@ -232,7 +238,9 @@ def step(
         (deployment == chosen) & (tokens > 0)
         for deployment, tokens in zip(state.deployment, alive, strict=True)
     ]
-    found = functools.reduce(lambda a, b: jnp.where(b[0], b[1], a), zip(holds, cached, strict=True), 0)
+    found = functools.reduce(
+        lambda a, b: jnp.where(b[0], b[1], a), zip(holds, cached, strict=True), 0
+    )
     found, served = held(found), now.served
     u, x = prefilled(found, now.prompt_tokens)
     again_u, again_x = prefilled(found, now.full_tokens)

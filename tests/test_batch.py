@@ -126,7 +126,9 @@ def test_one_program_for_every_number():
     for sessions in packed:
         for strength in (0.5, 2.0):
             world = engine_world(plain | {"pue": plain["pue"] * strength})
-            batch.replay_settings(params.replace(hysteresis=params.hysteresis + 0.1), sessions, world)
+            batch.replay_settings(
+                params.replace(hysteresis=params.hysteresis + 0.1), sessions, world
+            )
             batch.replay_settings(params, sessions, world)
     assert replay_slots._cache_size() == before + 1
 
