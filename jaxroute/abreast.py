@@ -67,9 +67,8 @@ def lay_out(
     count = len(lengths)
     order = np.argsort(-lengths, kind="stable")
     chunks = -(-(count if chosen is None else power_above(count)) // width)
-    ranked = np.full(chunks * width, -1)
-    ranked[:count] = order
-    ranked = ranked.reshape(chunks, width)
+    ranked = np.full((chunks, width), -1)
+    ranked.ravel()[:count] = order
     each = np.where(ranked >= 0, lengths[ranked], 0)
     longest = each.max(axis=1)
     chunk = np.repeat(np.arange(chunks), longest)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from jaxroute import policies, simulate
 from jaxroute.abreast import lay_out, only, power_above
-from jaxroute.cold import SHARED, Uses
+from jaxroute.cold import SHARED
 from jaxroute.latency import Latency
+from jaxroute.moments import Uses
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions
 from jaxroute.simulate import FIELDS, Totals
@@ -56,7 +57,7 @@ def replay_settings(
       latency: whether to count the turns by how long they took.
 
     Returns:
-      Sums of each session, `[P, S]` leaves on the host, and histograms, `[P, BINS]` leaves, or None.
+      Sums of each session, `[P, S]` leaves on the host; histograms, `[P, BINS]` leaves, or None.
 
     >>> import jaxroute as jr
     >>> study = jr.load_study()

@@ -9,11 +9,13 @@ import jax.numpy as jnp
 
 from jaxroute import policies, slots
 from jaxroute.abreast import Layout
-from jaxroute.cold import Cold, Moment, Offers, Site, Uses, grids, look, rates, weigh
+from jaxroute.cold import Cold, weigh
+from jaxroute.moments import Moment, Offers, Site, Uses, grids, look, rates
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions
 from jaxroute.simulate import Totals, admit
-from jaxroute.slots import SUMS, Tables
+from jaxroute.slots import SUMS
+from jaxroute.tables import Tables
 from jaxroute.world import World
 
 MOST_GROUPS = 8
@@ -56,8 +58,7 @@ def replay_slots(
       settings: with no TTFT limit.
       sessions, layout: packed, and which of them are replayed in which order.
       world: without a belief.
-      slot_count: K; static, as is
-      uses: what the settings and the world make use of.
+      slot_count, uses: K, and what the settings and the world make use of; static.
 
     Returns:
       Totals with `[S, P]` leaves, and which of them are not exact as they needed more slots.
@@ -87,8 +88,12 @@ def replay_slots(
     def weighed(now: Moment, site: Site, offers: Offers) -> tuple[Cold, jax.Array]:
         """Scores of `[..., C]` turns, with the tables flat and deployments numbered as in them."""
         shape = now.valid.shape
-        turns = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(shape) :]), (now, site, offers))
-        found = weigh(groups, settings.mask, uses, world, by, *turns, one if in_step else None)
+        now, site, offers = jax.tree.map(
+            lambda x: x.reshape(-1, *x.shape[len(shape) :]), (now, site, offers)
+        )
+        found = weigh(
+            groups, settings.mask, uses, world, by, now, site, offers, one if in_step else None
+        )
         cold, fails = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), found)
         flat = {
             name: values.reshape(*shape[:-1], -1)
