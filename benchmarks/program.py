@@ -3,8 +3,7 @@
     python benchmarks/program.py [--settings P]
 
 Counted in the program that XLA made for the default study, where the settings share their prices
-and where all of them differ. A decision is one turn under one setting; the arithmetic and the bytes
-are XLA's own count for a block, whose share of a step is in them.
+and where all of them differ. A decision is one turn under one setting.
 """
 
 import argparse
@@ -19,8 +18,14 @@ from jaxroute.policies import RouterParams
 from jaxroute.slot_scan import replay_slots
 from jaxroute.study import Study, load_study
 
-FREE = ("parameter", "get-tuple-element", "tuple", "constant", "bitcast")
+FREE = {"parameter", "get-tuple-element", "tuple", "constant", "bitcast"}
 """Instructions that are no kernel."""
+
+ARITHMETIC = {
+    *("add", "subtract", "multiply", "divide", "maximum", "minimum", "floor", "abs"),
+    *("compare", "select", "and", "or", "not", "convert", "exponential", "log", "logistic"),
+}
+"""Instructions that compute an element each."""
 
 
 def main() -> None:
@@ -33,7 +38,7 @@ def main() -> None:
 
 
 def settings(study: Study, count: int, *, distinct: bool) -> RouterParams:
-    """Settings of `carbon_router` that differ in the gate, and if `distinct` in prices and floor."""
+    """Settings of `carbon_router` that differ in the gate; if `distinct`, in prices and floor."""
     rng, base = np.random.default_rng(0), study.preset("carbon_router")
     rows = []
     for _ in range(count):
@@ -60,29 +65,39 @@ def report(study: Study, params: RouterParams) -> str:
     state = jax.eval_shape(lambda: slots.opening(batch.SLOTS, shape, np.dtype("float32"), uses))
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     sums_bytes = 4 * len(slots.SUMS) * decisions
-    cost = compiled.cost_analysis()
-    block = decisions * abreast.STEPS
+    kernels, operations = counts(compiled.as_text())
     return (
-        f"{kernels(compiled.as_text())} kernels a step of {decisions:,} decisions; "
-        f"{state_bytes / decisions:.0f} B of state and {sums_bytes / decisions:.0f} B of sums; "
-        f"{cost['flops'] / block:.0f} flops and {cost['bytes accessed'] / block:.0f} B of operands "
-        "a decision"
+        f"{kernels} kernels a step of {decisions:,} decisions; "
+        f"{operations / decisions:.0f} operations, {state_bytes / decisions:.0f} B of state and "
+        f"{sums_bytes / decisions:.0f} B of sums a decision"
     )
 
 
-def kernels(program: str) -> int:
-    """Kernels in the body of the innermost loop that has the most of them.
+def counts(program: str) -> tuple[int, int]:
+    """Kernels of a step, and the elements they compute, of the innermost loop with most kernels.
 
-    >>> kernels("%b (p: f32[]) -> f32[] {\\n  %f = f32[] fusion(%p), calls=%g\\n}\\nbody=%b\\n")
-    1
+    >>> step = "%b (p: f32[8]) -> f32[8] {\\n  %f = f32[8] fusion(%p), calls=%g\\n}\\n"
+    >>> fused = "%g (p: f32[8]) -> f32[8] {\\n  %x = f32[8]{0} add(%p, %p)\\n}\\n"
+    >>> counts(step + fused + "body=%b\\n")
+    (1, 8)
     """
-    bodies = set(re.findall(r"body=%?([\w.\-]+)", program))
-    counts = []
-    for name, text in re.findall(r"^%?([\w.\-]+) \(.*?\{\\n(.*?)^\}", program, re.M | re.S):
-        if name in bodies and " while(" not in text:
-            operations = re.findall(r"^ +(?:ROOT )?%?[\w.\-]+ = .*? ([a-z\-]+)\(", text, re.M)
-            counts.append(sum(each not in FREE for each in operations))
-    return max(counts)
+    heads = re.findall(r"^%?(\S+) \(.*\{\n((?s:.*?))^\}", program, re.MULTILINE)
+    parts = {name: [_parsed(line) for line in text.splitlines()] for name, text in heads}
+    steps = [parts[name] for name in set(re.findall(r"body=%([^, )\n]+)", program))]
+    steps = [step for step in steps if all(kind != "while" for kind, _, _ in step)]
+    step = max(steps, key=lambda step: sum(kind not in FREE for kind, _, _ in step))
+    inside = [each for _, _, name in step for each in parts.get(name, [])]
+    operations = sum(size for kind, size, _ in (*step, *inside) if kind in ARITHMETIC)
+    return sum(kind not in FREE for kind, _, _ in step), operations
+
+
+def _parsed(line: str) -> tuple[str, int, str]:
+    """An instruction's kind, the elements of its result, and the computation that it calls."""
+    text = line.partition(" = ")[2]
+    kind, shape = re.search(r" ([a-z-]+)\(", text), re.match(r"\w+\[([\d,]*)\]", text)
+    sizes = [int(size) for size in shape.group(1).split(",") if size] if shape else []
+    called = re.search(r"calls=%([^, \n]+)", text)
+    return kind.group(1) if kind else "", int(np.prod(sizes)), called.group(1) if called else ""
 
 
 if __name__ == "__main__":
