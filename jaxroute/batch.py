@@ -92,7 +92,7 @@ def _by_slots(params: RouterParams, sessions: Sessions, world: World) -> Totals:
     totals, overflow = replay_slots(
         settled(params),
         sessions,
-        lay_out(sessions),
+        jax.device_put(lay_out(sessions)),
         world,
         slot_count=1 if drops else min(SLOTS, deployments),
         uses=uses,
@@ -107,14 +107,14 @@ def _by_slots(params: RouterParams, sessions: Sessions, world: World) -> Totals:
         chosen, rows = np.flatnonzero(lost.any(axis=1)), np.flatnonzero(lost.any(axis=0))
         some = _some(params, np.resize(rows, power_above(len(rows))))
         if slot_count is None:
-            exact, _ = dense(some, only(sessions, chosen), world)
+            exact, _ = dense(*jax.device_put((some, only(sessions, chosen))), world)
             again = jax.tree.map(lambda x: np.asarray(x).T, exact)
             more = np.zeros(again.turns.shape, bool)
         else:
             again, more = replay_slots(
                 settled(some),
                 sessions,
-                lay_out(sessions, chosen),
+                jax.device_put(lay_out(sessions, chosen)),
                 world,
                 slot_count=min(slot_count, deployments),
                 uses=uses,
@@ -155,7 +155,9 @@ def settled(params: RouterParams) -> Settings:
     masked, mask = kinds(groups, SHARED[-3:])
     if len(masked) > 1 and mask is None:
         mask = np.arange(len(masked), dtype=np.int32)
-    return Settings(each=params, groups=groups, group=group, masks=_some(groups, masked), mask=mask)
+    masks = _some(groups, masked)
+    found = Settings(each=params, groups=groups, group=group, masks=masks, mask=mask)
+    return jax.device_put(found)
 
 
 def kinds(

@@ -131,6 +131,9 @@ def test_one_program_for_every_number():
             )
             batch.replay_settings(params, sessions, world)
     assert replay_slots._cache_size() == before + 1
+    there = jax.device_put((params, packed[0], engine_world(plain)))
+    with jax.transfer_guard_host_to_device("disallow"):
+        batch.replay_settings(*there)
 
 
 @pytest.mark.parametrize("width", [1, 3, 8])
