@@ -15,8 +15,11 @@ from jaxroute.sessions import Sessions
 from jaxroute.world import Array
 
 WIDTH = 4
-"""Sessions abreast: with 256 settings what 4 carry stays near, and 1 would pay 4 times a step's
-fixed cost."""
+"""Sessions abreast on a CPU: with 256 settings what 4 carry stays in its nearest caches; 1 pay a
+step's fixed cost four times as often, and 8 are no faster."""
+
+LANES = 2**18
+"""Sessions by settings abreast on an accelerator, to fill it; not yet measured on one."""
 
 STEPS = 32
 """Steps in a block, of which everything that no setting changes is computed at once."""
@@ -94,6 +97,11 @@ def lay_out(
         "place": place,
     }
     return Layout(**arrays, chunks=chunks)
+
+
+def width_for(settings: int) -> int:
+    """Sessions abreast for so many settings on the default device."""
+    return WIDTH if jax.default_backend() == "cpu" else max(WIDTH, LANES // settings)
 
 
 def extents(sessions: Sessions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

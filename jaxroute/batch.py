@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxroute import policies, simulate
-from jaxroute.abreast import lay_out, only, power_above
+from jaxroute.abreast import lay_out, only, power_above, width_for
 from jaxroute.cold import SHARED
 from jaxroute.latency import Latency
 from jaxroute.moments import Uses
@@ -89,10 +89,11 @@ def _by_slots(params: RouterParams, sessions: Sessions, world: World) -> Totals:
     """The slot path; sessions that need more slots once more with more, and then without."""
     drops = bool(np.all(np.asarray(world.retention.drop_on_leave) > 0))
     uses, deployments = uses_of(params, world), len(world.fleet.model)
+    width = width_for(len(params.carbon_weight))
     totals, overflow = replay_slots(
         settled(params),
         sessions,
-        jax.device_put(lay_out(sessions)),
+        jax.device_put(lay_out(sessions, width=width)),
         world,
         slot_count=1 if drops else min(SLOTS, deployments),
         uses=uses,
@@ -114,7 +115,7 @@ def _by_slots(params: RouterParams, sessions: Sessions, world: World) -> Totals:
             again, more = replay_slots(
                 settled(some),
                 sessions,
-                jax.device_put(lay_out(sessions, chosen)),
+                jax.device_put(lay_out(sessions, chosen, width=width)),
                 world,
                 slot_count=min(slot_count, deployments),
                 uses=uses,
