@@ -1,0 +1,187 @@
+"""The slot path: blocks of steps, and in each a scan over steps of C sessions by P settings."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxroute import policies, slots
+from jaxroute.abreast import Layout
+from jaxroute.cold import Cold, weigh
+from jaxroute.moments import Moment, Offers, Site, Uses, grids, look, rates
+from jaxroute.policies import RouterParams
+from jaxroute.sessions import Sessions
+from jaxroute.simulate import Totals, admit
+from jaxroute.slots import SUMS
+from jaxroute.tables import Tables
+from jaxroute.world import World
+
+MOST_GROUPS = 8
+"""With more groups their scores are computed step by step, as those of a block are too many."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """P settings, and what they have in common.
+
+    Attributes:
+      each: `[P, ...]` leaves.
+      groups: `[G, ...]` leaves, one of each kind in the fields `cold.SHARED`.
+      group: `[P]` int32, the kind of each setting; None for one kind, or one each, in order.
+      masks: `[A, ...]` leaves, one of each kind of group in its masks.
+      mask: `[G]` int32, that kind of each group; None for one.
+    """
+
+    each: RouterParams
+    groups: RouterParams
+    group: Any
+    masks: RouterParams
+    mask: Any
+
+
+@functools.partial(jax.jit, static_argnames=("slot_count", "uses"))
+def replay_slots(
+    settings: Settings,
+    sessions: Sessions,
+    layout: Layout,
+    world: World,
+    *,
+    slot_count: int,
+    uses: Uses,
+) -> tuple[Totals, jax.Array]:
+    """Replays S sessions under P settings, each with K resident slots.
+
+    Args:
+      settings: with no TTFT limit.
+      sessions, layout: packed, and which of them are replayed in which order.
+      world: without a belief.
+      slot_count, uses: K, and what the settings and the world make use of; static.
+
+    Returns:
+      Totals with `[S, P]` leaves, and which of them are not exact as they needed more slots.
+    """
+    everyone, sessions, world = admit(settings.each, sessions, world)
+    masks, dtype = admit(settings.masks, sessions, world)[0], world.fleet.pre_j.dtype
+    groups = admit(settings.groups, sessions, world)[0].replace(
+        model_allowed=None, gpu_allowed=None, region_allowed=None, gate_weights=None
+    )
+    allowed = jax.vmap(policies.allowed, in_axes=(0, None))(masks, world.fleet)
+    deployments, count = world.fleet.model.shape[0], everyone.carbon_weight.shape[0]
+    group_count, width = groups.carbon_weight.shape[0], layout.turn.shape[-1]
+    group, in_step = settings.group, group_count > MOST_GROUPS
+    places = jnp.arange(count, dtype=dtype) if group is None else group.astype(dtype)
+    one = world.block_tokens / world.block_tokens
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), sessions.turns)
+    by, grid = rates(world), grids(world, uses)
+    by_place = jax.tree.map(lambda x: jnp.tile(x, width), by)
+    begin = jnp.arange(width, dtype=dtype) * deployments
+    aligned = RouterParams(
+        **{
+            name: value.T[:, None, :] if value.ndim > 1 else value[None]
+            for name, value in vars(everyone).items()
+        }
+    )
+
+    def weighed(now: Moment, site: Site, offers: Offers) -> tuple[Cold, jax.Array]:
+        """Scores of `[..., C]` turns, with the tables flat and deployments numbered as in them."""
+        shape = now.valid.shape
+        now, site, offers = jax.tree.map(
+            lambda x: x.reshape(-1, *x.shape[len(shape) :]), (now, site, offers)
+        )
+        found = weigh(
+            groups, settings.mask, uses, world, by, now, site, offers, one if in_step else None
+        )
+        cold, fails = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), found)
+        flat = {
+            name: values.reshape(*shape[:-1], -1)
+            for name in ("base_g", "u_g", "x_g")
+            if (values := getattr(cold, name)) is not None
+        }
+        numbers = begin.reshape(*(1,) * (len(shape) - 1), width, 1)
+        return cold._replace(**flat, best=cold.best + numbers), fails
+
+    def fallbacks(now: Moment, fails: jax.Array) -> jax.Array:
+        return (now.served[..., None] & fails).astype(dtype)
+
+    def step(carry: Any, x: Any) -> tuple[Any, None]:
+        (state, sums, out), (first, last, chunk, now, site, offers, cold) = carry, x
+        added = {}
+        if in_step:
+            cold, fails = weighed(now, site, offers)
+            added["quality_fallbacks"] = fallbacks(now, fails)
+        site = jax.tree.map(lambda a: a.reshape(-1), site)
+        tables = Tables(by_place, site, cold, places[None], group_count, one)
+        if group is not None:
+            names = ("best_g", "best", "offset_g")
+            cold = cold._replace(**{name: getattr(cold, name)[..., group] for name in names})
+        opened = slots.opening(slot_count, (width, count), dtype, uses)
+        state = jax.tree.map(lambda a, b: jnp.where(first, a, b), opened, state)
+        now = jax.tree.map(lambda a: a[:, None], now)
+        state, more = slots.step(aligned, world, uses, tables, state, now, cold)
+        added |= more
+        sums = {name: jnp.where(first, 0, sums[name]) + value for name, value in added.items()}
+        found = sums | {
+            "moves": state.moves,
+            "returns": state.returns,
+            "overflow": state.overflow,
+        }
+
+        def written(out: dict[str, jax.Array]) -> dict[str, jax.Array]:
+            put = jax.lax.dynamic_update_index_in_dim
+            return {name: put(out[name], value, chunk, 0) for name, value in found.items()}
+
+        return (state, sums, jax.lax.cond(last, written, lambda out: out, out)), None
+
+    def block(number: jax.Array, carry: Any) -> Any:
+        state, sums, out, shared = carry
+        at = jax.tree.map(lambda a: a[number], (layout.turn, layout.valid))
+        first, last, chunk = (x[number] for x in (layout.first, layout.last, layout.chunk))
+        index, valid = at[0].ravel(), at[1].ravel()
+        turn = dataclasses.replace(jax.tree.map(lambda a: a[index], flat), valid=valid)
+        before = jax.tree.map(lambda a: a[jnp.maximum(index - 1, 0)], flat)
+        seen = look(world, uses, grid, allowed, turn, before)
+        now, site, offers = jax.tree.map(lambda a: a.reshape(*at[0].shape, *a.shape[1:]), seen)
+        more = {
+            "turns": now.served.astype(dtype)[..., None],
+            "unserved": (now.valid & ~now.served).astype(dtype)[..., None],
+            "mask_fallbacks": fallbacks(now, offers.mask_fails),
+        }
+        cold = None
+        if not in_step:
+            cold, fails = weighed(now, site, offers)
+            more["quality_fallbacks"] = fallbacks(now, fails)
+            offers = None
+        shared = {name: shared[name].at[chunk].add(value) for name, value in more.items()}
+        steps = first, last, chunk, now, site, offers, cold
+        (state, sums, out), _ = jax.lax.scan(step, (state, sums, out), steps)
+        return state, sums, out, shared
+
+    def nothing(columns: int) -> jax.Array:
+        return jnp.zeros((layout.chunks, width, columns), dtype)
+
+    out = {name: nothing(count) for name in (*SUMS, "overflow")}
+    shared = {"turns": nothing(1), "unserved": nothing(1), "mask_fallbacks": nothing(len(allowed))}
+    (out if in_step else shared)["quality_fallbacks"] = nothing(group_count)
+    state = slots.opening(slot_count, (width, count), dtype, uses)
+    sums = {
+        name: jnp.zeros(values.shape[1:], dtype)
+        for name, values in out.items()
+        if name not in ("moves", "returns", "overflow")
+    }
+    *_, out, shared = jax.lax.fori_loop(0, layout.blocks, block, (state, sums, out, shared))
+
+    def ordered(name: str, values: jax.Array) -> jax.Array:
+        values = values.reshape(-1, values.shape[-1])[layout.place]
+        if name == "mask_fallbacks" and settings.mask is not None:
+            values = values[:, settings.mask]
+        if name in ("mask_fallbacks", "quality_fallbacks") and values.shape[1] > 1:
+            values = values if group is None else values[:, group]
+        return jnp.broadcast_to(values, (values.shape[0], count))
+
+    found = {name: ordered(name, values) for name, values in (out | shared).items()}
+    found["ttft_fallbacks"] = jnp.zeros_like(found["turns"])
+    overflow = found.pop("overflow")
+    return Totals(**found), overflow > 0
