@@ -11,6 +11,9 @@ REPLICATES = 1000
 
 COVERAGE = 0.95
 
+NOISE = 1e-6
+"""Relative differences that float32 bills may have without meaning any."""
+
 _SESSIONS_A_CHUNK = 4096
 
 _TILE = 192
@@ -114,8 +117,8 @@ def half_width(totals: Floats) -> Floats:
         variance = np.maximum(aa - 2 * ratio * ab + ratio**2 * bb, 0) / b**2
         least = np.maximum(variance[..., 1:], variance[..., :1] / 2)
         distance = np.abs(ratio[..., 1:] - ratio[..., :1])
-        exact = distance <= 1e-9 * np.abs(ratio[..., :1])
-        alone = ~(variance[..., 1:] > 1e-18 * ratio[..., 1:] ** 2)
+        exact = distance <= NOISE * (np.abs(ratio[..., :1]) + NOISE)
+        alone = ~(variance[..., 1:] > (NOISE * (np.abs(ratio[..., 1:]) + NOISE)) ** 2)
         t = np.where(exact, 0, np.where(alone, np.inf, distance / np.sqrt(least)))
     place = int(np.ceil(COVERAGE * t.shape[-1])) - 1
     quantile = np.partition(t, place, axis=-1)[..., place]
