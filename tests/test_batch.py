@@ -25,7 +25,13 @@ def assert_same(found, expected):
         )
 
 
-@pytest.mark.parametrize("label", RETENTIONS)
+@pytest.mark.parametrize(
+    "label",
+    [
+        label if label in ("ttl", "drop") else pytest.param(label, marks=pytest.mark.slow)
+        for label in RETENTIONS
+    ],
+)
 def test_presets_on_the_bundled_trace(label):
     world = STUDY.world.replace(retention=RETENTIONS[label])
     named = presets(STUDY)
@@ -75,7 +81,9 @@ def drawn(rng, world, count):
     )
 
 
-@pytest.mark.parametrize(("groups", "ageing"), [(4, True), (32, False)])
+@pytest.mark.parametrize(
+    ("groups", "ageing"), [(4, True), pytest.param(32, False, marks=pytest.mark.slow)]
+)
 def test_random_settings_in_a_random_world(groups, ageing):
     rng = np.random.default_rng(groups)
     plain = worlds.world(rng)

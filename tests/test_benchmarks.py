@@ -119,6 +119,7 @@ def test_every_price_filter_and_feature_agrees_with_the_oracle(study, turns, str
     check(params, turns._replace(prefix_tokens=prefix), world)
 
 
+@pytest.mark.slow
 def test_benchmark_runs_and_prints_the_ratio():
     command = [sys.executable, str(BENCHMARKS / "compare.py"), "--sessions", "50"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

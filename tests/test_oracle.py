@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from oracle_check import BUNDLED, RETENTIONS, check, stratified, study_of, subset, traces
 
-SESSIONS = 300
+SAMPLE, LONG_TURNS = 100, 500
+"""Sessions of a trace in the plain run, and beyond how many turns all are among them."""
+
+MORE = 300
 
 
 @pytest.mark.parametrize("retention", RETENTIONS)
@@ -16,7 +19,7 @@ SESSIONS = 300
 def test_engine_agrees_with_the_oracle(trace, retention):
     study = study_of(trace)
     dataset = study.datasets[0]
-    sample = subset(dataset, stratified(dataset, SESSIONS))
+    sample = subset(dataset, stratified(dataset, SAMPLE, longer_than=LONG_TURNS))
     check(study, sample, RETENTIONS[retention])
 
 
@@ -37,7 +40,7 @@ def test_in_x64_engine_and_oracle_agree_to_1e_9(retention):
 @pytest.mark.parametrize("retention", RETENTIONS)
 @pytest.mark.parametrize("trace", traces())
 def test_in_x64_engine_and_oracle_agree_to_1e_9_on_more(trace, retention):
-    _agree_in_x64(trace, retention, SESSIONS)
+    _agree_in_x64(trace, retention, MORE)
 
 
 def _agree_in_x64(trace: str, retention: str, count: int) -> None:
