@@ -10,9 +10,10 @@ from oracle_check import RETENTIONS, check, stratified, subset
 from jaxroute.study import load_study
 
 if __name__ == "__main__":
-    trace, retention, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    trace, retention, count, long_turns = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
     study = load_study(traces=trace, dtype=np.float64)
-    dataset = subset(study.datasets[0], stratified(study.datasets[0], count))
+    whole = study.datasets[0]
+    dataset = subset(whole, stratified(whole, count, longer_than=long_turns))
     leaves = jax.tree.leaves((study.world, dataset.sessions))
     assert {x.dtype for x in leaves if np.issubdtype(x.dtype, np.floating)} == {np.dtype("f8")}
     shares = check(study, dataset, RETENTIONS[retention])
