@@ -125,3 +125,12 @@ def test_benchmark_runs_and_prints_the_ratio():
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"ratio engine/numba: \d+\.\d+", done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_the_sweep_benchmark_ends_with_its_ratios():
+    command = [sys.executable, str(BENCHMARKS / "sweep.py"), "--sessions", "50", "--settings", "8"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch(r"slot/numba_tuned shared=\d+\.\d\d distinct=\d+\.\d\d", last)
