@@ -148,6 +148,18 @@ def run_alone(name: str, sessions: int | None) -> dict[str, Any]:
     return json.loads(run_cold([__file__, "--only", name, *subset]))
 
 
+def first(dataset: Any, sessions: int) -> Any:
+    """A dataset of the first sessions of another."""
+    lengths = dataset.lengths[:sessions]
+    return dataclasses.replace(
+        dataset,
+        session_ids=dataset.session_ids[:sessions],
+        hashes=dataset.hashes[:sessions],
+        lengths=lengths,
+        columns={name: values[: lengths.sum()] for name, values in dataset.columns.items()},
+    )
+
+
 def measure(engine: Callable[..., dict[str, Any]], sessions: int | None) -> dict[str, Any]:
     """Loads the default study and runs it: sizes, seconds, MiB and grams `[retention, policy]`."""
     import jax
@@ -156,16 +168,7 @@ def measure(engine: Callable[..., dict[str, Any]], sessions: int | None) -> dict
     from jaxroute.study import load_study
 
     study = load_study()
-    dataset = study.datasets[0]
-    if sessions:
-        lengths = dataset.lengths[:sessions]
-        dataset = dataclasses.replace(
-            dataset,
-            session_ids=dataset.session_ids[:sessions],
-            hashes=dataset.hashes[:sessions],
-            lengths=lengths,
-            columns={name: values[: lengths.sum()] for name, values in dataset.columns.items()},
-        )
+    dataset = first(study.datasets[0], sessions or len(study.datasets[0].lengths))
     rows = settings(study)
     loaded_mib = peak_mib(resource.RUSAGE_SELF)
     found = engine(study, dataset, [row.params for row in rows])

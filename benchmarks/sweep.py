@@ -10,16 +10,14 @@ one turn under one setting; seconds are the best of three, compiling apart.
 # ruff: noqa: E402
 
 import argparse
-import dataclasses
 import datetime
 import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 sys.path[0] = str(Path(__file__).parents[1])  # numba would take coverage.py here for the library's
 
@@ -27,57 +25,48 @@ import jax
 import numpy as np
 
 from benchmarks.baselines import numba_tuned
+from benchmarks.compare import first
 from benchmarks.program import settings
 from jaxroute import batch
-from jaxroute.dataset import Dataset
 from jaxroute.policies import RouterParams
+from jaxroute.sessions import Sessions
+from jaxroute.simulate import Totals
 from jaxroute.study import load_study
 from jaxroute.world import World
 
 REPEATS = 3
 CASES = (("shared", "keep"), ("distinct", "keep"), ("shared", "drop"), ("distinct", "drop"))
 
-Engine = Callable[[RouterParams, Dataset, World], np.ndarray]
-"""gCO2e of each setting, `[P]`."""
+Engine = Callable[[RouterParams, Sequence[Sessions], World], np.ndarray]
+"""gCO2e of each setting, `[P]`, of the sessions in as many parts as there are cores."""
 
 
-def by_slots(params: RouterParams, dataset: Dataset, world: World) -> np.ndarray:
-    """The slot path, a share of the sessions to each core."""
-    return _halves(dataset, lambda part: batch.replay_settings(params, part, world)[0])
+def by_slots(params: RouterParams, parts: Sequence[Sessions], world: World) -> np.ndarray:
+    """The slot path, a part on each core."""
+    return _apart(parts, lambda part: batch.replay_settings(params, part, world)[0])
 
 
-def dense(params: RouterParams, dataset: Dataset, world: World) -> np.ndarray:
+def dense(params: RouterParams, parts: Sequence[Sessions], world: World) -> np.ndarray:
     """The scan of `evaluate` under `vmap`."""
-    return _halves(dataset, lambda part: jax.block_until_ready(batch.dense(params, part, world)[0]))
+    return _apart(parts, lambda part: jax.block_until_ready(batch.dense(params, part, world)[0]))
 
 
-def tuned(params: RouterParams, dataset: Dataset, world: World) -> np.ndarray:
-    """The numba loop."""
-    found = numba_tuned.run(params, dataset.sessions, world)
-    return sum(found[f"carbon_{part}_g"] for part in ("prefill", "decode", "embodied"))
+def tuned(params: RouterParams, parts: Sequence[Sessions], world: World) -> np.ndarray:
+    """The numba loop, which spreads the sessions of a part over the cores itself."""
+    carbon_g = np.zeros(len(params.carbon_weight))
+    for part in parts:
+        found = numba_tuned.run(params, part, world)
+        carbon_g += sum(found[f"carbon_{name}_g"] for name in ("prefill", "decode", "embodied"))
+    return carbon_g
 
 
 ENGINES: dict[str, Engine] = {"numba_tuned": tuned, "slot": by_slots, "dense": dense}
 
 
-def _halves(dataset: Dataset, replay: Callable[[Any], Any]) -> np.ndarray:
-    cores = len(os.sched_getaffinity(0))
-    parts = [part for _, part in dataset.blocks(-(-int(dataset.lengths.sum()) // cores))]
-    with ThreadPoolExecutor(cores) as pool:
+def _apart(parts: Sequence[Sessions], replay: Callable[[Sessions], Totals]) -> np.ndarray:
+    with ThreadPoolExecutor(len(parts)) as pool:
         found = list(pool.map(replay, parts))
     return sum(np.asarray(each.carbon_g, np.float64).sum(-1) for each in found)
-
-
-def first(dataset: Dataset, sessions: int) -> Dataset:
-    """Its first sessions."""
-    turns = int(dataset.lengths[:sessions].sum())
-    return dataclasses.replace(
-        dataset,
-        session_ids=dataset.session_ids[:sessions],
-        hashes=dataset.hashes[:sessions],
-        lengths=dataset.lengths[:sessions],
-        columns={name: values[:turns] for name, values in dataset.columns.items()},
-    )
 
 
 def main() -> None:
@@ -89,6 +78,9 @@ def main() -> None:
     study = load_study()
     dataset = study.datasets[0]
     dataset = first(dataset, options.sessions or len(dataset.lengths))
+    cores = len(os.sched_getaffinity(0))
+    whole = [dataset.sessions]
+    shares = [part for _, part in dataset.blocks(-(-int(dataset.lengths.sum()) // cores))]
     decisions = int(dataset.lengths.sum()) * options.settings
     print(
         f"device    {jax.devices()[0].device_kind}, {os.cpu_count()} cores, load {load:.1f} before"
@@ -104,12 +96,13 @@ def main() -> None:
         world = study.world.replace(retention=study.retentions[label])
         speed, carbon_g = {}, {}
         for name, engine in ENGINES.items():
+            parts = whole if engine is tuned else shares
             began = time.perf_counter()
-            carbon_g[name] = engine(params, dataset, world)
+            carbon_g[name] = engine(params, parts, world)
             first_s, best_s = time.perf_counter() - began, np.inf
             for _ in range(REPEATS if name != "dense" else 1):
                 began = time.perf_counter()
-                engine(params, dataset, world)
+                engine(params, parts, world)
                 best_s = min(best_s, time.perf_counter() - began)
             speed[name] = decisions / best_s / 1e6
             row = f"{kind}, {label}"

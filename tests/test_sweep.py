@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from test_cli import jaxroute
 from traces import LONG, write_trace
 
 import jaxroute as jr
@@ -19,7 +20,6 @@ from jaxroute import (
     batch,
     bootstrap,
     chunks,
-    cli,
     comparison,
     dataset,
     memory,
@@ -448,14 +448,6 @@ def write_study(trace, text=SWEEP):
     path = trace.parent / "study.toml"
     path.write_text(text)
     return path
-
-
-def jaxroute(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr(sys, "argv", ["jaxroute", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    captured = capsys.readouterr()
-    return stop.value.code or 0, captured.out, captured.err
 
 
 def test_a_killed_sweep_goes_on_and_compiles_nothing(trace, tmp_path, monkeypatch, capsys):
