@@ -2,17 +2,14 @@
 
 import dataclasses
 import functools
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from jaxroute import draws, sessions
+from jaxroute.pieces import MOST_TURNS, Pieces, cut, even
 from jaxroute.sessions import Sessions
-
-BLOCK_TURNS = 65_536
-"""Turns replayed by one compiled call; a longer trace takes several calls of one shape."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,29 +49,29 @@ class Dataset:
         """Every session, packed."""
         return self._pack(slice(0, len(self.lengths)))
 
-    def blocks(self, turns: int = BLOCK_TURNS) -> Iterator[tuple[slice, Sessions]]:
+    def blocks(self, turns: int = MOST_TURNS) -> Iterator[tuple[slice, Sessions]]:
         """Runs of whole sessions of about `turns` turns at most, packed to one shape.
 
         Yields each run's slice of `[S]` and its sessions, whose `count` is that of the largest run:
         results beyond the slice's length are of padding.
         """
-        ends = np.cumsum(self.lengths)
-        cuts = [0]
-        while cuts[-1] < len(ends):
-            done = ends[cuts[-1] - 1] if cuts[-1] else 0
-            cuts.append(max(int(np.searchsorted(ends, done + turns, side="right")), cuts[-1] + 1))
-        parts = [slice(a, b) for a, b in itertools.pairwise(cuts)]
-        if len(parts) <= 1:
-            yield slice(0, len(ends)), self.sessions
+        pieces = cut(self.lengths, turns=turns)
+        if len(pieces) == 1:
+            yield pieces[0], self.sessions
             return
-        rows = max(1, min(sessions.ROWS, turns // int(self.lengths.max(initial=1))))
-        width = 0
-        for part in parts:
-            _, start = sessions.lay_out(self.lengths[part], rows)
-            width = max(width, int((start + self.lengths[part]).max()))
-        count = max(part.stop - part.start for part in parts)
-        for part in parts:
-            yield part, self._pack(part, rows=rows, width=width, count=count)
+        for part, packed in zip(pieces, self.packed(pieces, range(len(pieces))), strict=True):
+            yield part, packed
+
+    @functools.cached_property
+    def pieces(self) -> Pieces:
+        """What a sweep replays at a time."""
+        return even(self.lengths)
+
+    def packed(self, pieces: Pieces, numbers: Iterable[int]) -> Iterator[Sessions]:
+        """Some of its pieces, in ascending order, packed to their one shape."""
+        shape = {"rows": pieces.rows, "width": pieces.width, "count": pieces.count}
+        for number in numbers:
+            yield self._pack(pieces[number], **shape)
 
     def alone(self, session: int) -> Sessions:
         """One session, packed alone, in a row as wide as the next power of two: few shapes."""

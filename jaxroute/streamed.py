@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from jaxroute import bootstrap, draws, stats
 from jaxroute import latency as histograms
 from jaxroute.batch import bytes_a_setting, replay_settings
-from jaxroute.dataset import BLOCK_TURNS, Dataset
+from jaxroute.dataset import Dataset
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions
 from jaxroute.simulate import FIELDS
@@ -68,10 +68,9 @@ class Sums:
 
 
 def batches(dataset: Dataset) -> Iterator[tuple[slice, Sessions]]:
-    """The dataset in runs of about as many turns, packed to one shape (`Dataset.blocks`)."""
-    turns, longest = int(dataset.lengths.sum()), int(dataset.lengths.max(initial=1))
-    runs = max(1, -(-turns // BLOCK_TURNS))
-    return dataset.blocks(max(-(-turns // runs) + longest * (runs > 1), 1))
+    """The dataset piece by piece."""
+    pieces = dataset.pieces
+    return zip(pieces, dataset.packed(pieces, range(len(pieces))), strict=True)
 
 
 def source(dataset: Dataset, world: World, room: float) -> Source:
