@@ -1,15 +1,17 @@
 """Many settings of a router replayed at once, for sweeps: per-session sums and nothing by turn."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from jaxroute import policies, simulate
-from jaxroute.abreast import lay_out, only, power_above, width_for
+from jaxroute import devices, policies, simulate
+from jaxroute.abreast import Layout, lay_out, only, power_above, width_for
 from jaxroute.cold import SHARED
 from jaxroute.latency import BINS, Latency
 from jaxroute.moments import Uses
@@ -44,6 +46,44 @@ _BELIEF: dict[str, Any] = {
 """Dimensions of each leaf of a world and of a belief that are the same for every setting."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """Those of P settings that one program replays.
+
+    Attributes:
+      rows: which they are.
+      params: `[.., ...]` leaves on the host.
+      given: on every device, the same as the program takes them, and the world.
+      uses: what they make use of; None where the scan of `evaluate` replays them.
+      slot_count: of the slot path.
+      latency: whether to count turns by their latency.
+    """
+
+    rows: NDArray[np.int64]
+    params: RouterParams
+    given: tuple[Settings | RouterParams, World]
+    uses: Uses | None
+    slot_count: int
+    latency: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Round:
+    """Pieces of a trace that are replayed at once, one on each device.
+
+    Attributes:
+      mesh: n devices.
+      size: how many pieces, n at most; the rest is padding.
+      sessions: `[n, ...]` leaves.
+      layout: how the slot path goes through them, likewise; None where there are no sessions.
+    """
+
+    mesh: Mesh
+    size: int
+    sessions: Sessions
+    layout: Layout | None
+
+
 def replay_settings(
     params: RouterParams, sessions: Sessions, world: World, *, latency: bool = False
 ) -> tuple[Totals, Latency | None]:
@@ -69,68 +109,162 @@ def replay_settings(
     >>> totals.carbon_g.shape
     (2, 1)
     """
-    own = any(axis == 0 for axis in _axes(world))
-    if latency or own or world.belief is not None or not sessions.count:
-        return dense(params, sessions, world, latency=latency)
-    limited = np.isfinite(np.asarray(params.ttft_slo_s))
-    if limited.all():
-        return dense(params, sessions, world)
-    if not limited.any():
-        return _by_slots(params, sessions, world), None
-    free = _by_slots(_some(params, np.flatnonzero(~limited)), sessions, world)
-    bound, _ = dense(_some(params, np.flatnonzero(limited)), sessions, world)
-
-    def joined(name: str) -> NDArray[np.floating]:
-        some, others = np.asarray(getattr(free, name)), np.asarray(getattr(bound, name))
-        out = np.empty((len(limited), some.shape[1]), some.dtype)
-        out[~limited], out[limited] = some, others
-        return out
-
-    return Totals(**{name: joined(name) for name in FIELDS}), None  # type: ignore[arg-type]
-
-
-def _by_slots(params: RouterParams, sessions: Sessions, world: World) -> Totals:
-    """The slot path; sessions that need more slots once more with more, and then without."""
-    drops = bool(np.all(np.asarray(world.retention.drop_on_leave) > 0))
-    uses, deployments = uses_of(params, world), len(world.fleet.model)
-    width = width_for(len(params.carbon_weight))
-    totals, overflow = replay_slots(
-        settled(params),
-        sessions,
-        jax.device_put(lay_out(sessions, width=width)),
-        world,
-        slot_count=1 if drops else min(SLOTS, deployments),
-        uses=uses,
+    alone = devices.mesh(1)
+    (found,) = replay(
+        parted(params, world, alone, latency=latency),
+        placed([sessions], len(params.carbon_weight), alone),
     )
-    lost = np.asarray(overflow)
-    sums = {name: np.asarray(getattr(totals, name)) for name in FIELDS}
-    if lost.any():
-        sums = {name: values.copy() for name, values in sums.items()}
+    return found
+
+
+def placed(pieces: Sequence[Sessions], settings: int, mesh: Mesh) -> Round:
+    """Pieces of a trace of one shape, on a device each, for so many settings."""
+    layouts = [lay_out(each, width=width_for(settings)) for each in pieces if each.count]
+    return Round(
+        mesh=mesh,
+        size=len(pieces),
+        sessions=devices.spread(pieces, mesh),
+        layout=devices.spread(layouts, mesh) if layouts else None,
+    )
+
+
+def parted(
+    params: RouterParams, world: World, mesh: Mesh, *, latency: bool = False
+) -> tuple[Part, ...]:
+    """P settings by the program that replays them, on every device.
+
+    Args:
+      params, world, latency: as for `replay_settings`.
+      mesh: the devices.
+    """
+    params = jax.tree.map(np.asarray, params)
+    alike = all(axis is None for axis in _axes(world)) and world.belief is None
+    free = np.isinf(params.ttft_slo_s) & (alike and not latency)
+    drops = alike and bool(np.all(np.asarray(world.retention.drop_on_leave) > 0))
+    parts = []
+    for by_slots, chosen in ((True, free), (False, ~free)):
+        if not chosen.any():
+            continue
+        rows = np.flatnonzero(chosen)
+        some = params if chosen.all() else _some(params, rows)
+        given = settled(some) if by_slots else some
+        parts.append(
+            Part(
+                rows=rows,
+                params=some,
+                given=devices.everywhere((given, world), mesh),
+                uses=uses_of(some, world) if by_slots else None,
+                slot_count=1 if drops else min(SLOTS, len(world.fleet.model)),
+                latency=latency,
+            )
+        )
+    return tuple(parts)
+
+
+def replay(parts: Sequence[Part], pieces: Round) -> list[tuple[Totals, Latency | None]]:
+    """As `replay_settings`, of each piece of a round.
+
+    Args:
+      parts: of P settings, on the devices of the round.
+      pieces: of S sessions each.
+    """
+    found = [_replayed(part, pieces) for part in parts]
+    if len(parts) == 1:
+        return found[0]
+    return [_joined(parts, each) for each in zip(*found, strict=True)]
+
+
+def _joined(
+    parts: Sequence[Part], found: Sequence[tuple[Totals, Latency | None]]
+) -> tuple[Totals, Latency | None]:
+    """Parts without latency, as one."""
+    order = np.argsort(np.concatenate([part.rows for part in parts]))
+    totals = [each for each, _ in found]
+    return jax.tree.map(lambda *values: np.concatenate(values)[order], *totals), None
+
+
+def _replayed(part: Part, pieces: Round) -> list[tuple[Totals, Latency | None]]:
+    if part.uses is None:
+        counted = _by_scan(part.given, pieces.sessions, mesh=pieces.mesh, latency=part.latency)
+        return [devices.gather(counted, n) for n in range(pieces.size)]
+    if pieces.layout is None:
+        nothing: Any = np.zeros((len(part.rows), 0), part.params.carbon_weight.dtype)
+        return [(Totals(**dict.fromkeys(FIELDS, nothing)), None)] * pieces.size
+    found = _by_slots(
+        part.given,
+        (pieces.sessions, pieces.layout),
+        mesh=pieces.mesh,
+        slot_count=part.slot_count,
+        uses=part.uses,
+    )
+    out: list[tuple[Totals, Latency | None]] = []
+    for n in range(pieces.size):
+        totals, lost = devices.gather(found, n)
+        if lost.any():
+            totals = _mended(part, devices.gather(pieces.sessions, n), totals, lost)
+        out.append((jax.tree.map(np.transpose, totals), None))
+    return out
+
+
+@functools.partial(jax.jit, static_argnames=("mesh", "slot_count", "uses"))
+def _by_slots(
+    given: tuple[Settings, World],
+    pieces: tuple[Sessions, Layout],
+    *,
+    mesh: Mesh,
+    slot_count: int,
+    uses: Uses,
+) -> tuple[Totals, jax.Array]:
+    def one(
+        given: tuple[Settings, World], piece: tuple[Sessions, Layout]
+    ) -> tuple[Totals, jax.Array]:
+        return replay_slots(given[0], *piece, given[1], slot_count=slot_count, uses=uses)
+
+    return devices.each(one, given, pieces, mesh)
+
+
+@functools.partial(jax.jit, static_argnames=("mesh", "latency"))
+def _by_scan(
+    given: tuple[RouterParams, World], pieces: Sessions, *, mesh: Mesh, latency: bool
+) -> tuple[Totals, Latency | None]:
+    def one(given: tuple[RouterParams, World], sessions: Sessions) -> tuple[Totals, Latency | None]:
+        return dense(given[0], sessions, given[1], latency=latency)
+
+    return devices.each(one, given, pieces, mesh)
+
+
+def _mended(part: Part, sessions: Sessions, totals: Totals, lost: NDArray[np.bool_]) -> Totals:
+    """The slot path's `[S, P]` totals, those `lost` once more with more slots, then without."""
+    assert part.uses is not None
+    width, world = width_for(len(part.rows)), jax.device_get(part.given[1])
+    totals = jax.tree.map(np.array, totals)
     for slot_count in (MORE_SLOTS, None):
         if not lost.any():
             break
         chosen, rows = np.flatnonzero(lost.any(axis=1)), np.flatnonzero(lost.any(axis=0))
-        some = _some(params, np.resize(rows, power_above(len(rows))))
+        few = only(sessions, chosen)
+        some = _some(part.params, np.resize(rows, power_above(len(rows))))
         if slot_count is None:
-            exact, _ = dense(*jax.device_put((some, only(sessions, chosen))), world)
-            again = jax.tree.map(lambda x: np.asarray(x).T, exact)
-            more = np.zeros(again.turns.shape, bool)
+            exact, _ = dense(some, few, world)
+            again, more = jax.tree.map(np.transpose, jax.device_get(exact)), np.zeros(1, bool)
         else:
-            again, more = replay_slots(
-                settled(some),
-                sessions,
-                jax.device_put(lay_out(sessions, chosen, width=width)),
-                world,
-                slot_count=min(slot_count, deployments),
-                uses=uses,
+            again, more = jax.device_get(
+                replay_slots(
+                    settled(some),
+                    few,
+                    lay_out(few, width=width),
+                    world,
+                    slot_count=min(slot_count, len(world.fleet.model)),
+                    uses=part.uses,
+                )
             )
         at, setting = np.nonzero(lost[np.ix_(chosen, rows)])
         where = chosen[at], rows[setting]
-        for name, values in sums.items():
-            values[where] = np.asarray(getattr(again, name))[at, setting]
+        for name in FIELDS:
+            getattr(totals, name)[where] = getattr(again, name)[at, setting]
         lost = np.zeros_like(lost)
-        lost[where] = np.asarray(more)[at, setting]
-    return Totals(**{name: values.T for name, values in sums.items()})  # type: ignore[arg-type]
+        lost[where] = np.broadcast_to(more, again.turns.shape)[at, setting]
+    return totals
 
 
 def uses_of(params: RouterParams, world: World) -> Uses:
@@ -161,8 +295,7 @@ def settled(params: RouterParams) -> Settings:
     if len(masked) > 1 and mask is None:
         mask = np.arange(len(masked), dtype=np.int32)
     masks = _some(groups, masked)
-    found = Settings(each=params, groups=groups, group=group, masks=masks, mask=mask)
-    return jax.device_put(found)
+    return Settings(each=params, groups=groups, group=group, masks=masks, mask=mask)
 
 
 def kinds(
@@ -223,12 +356,14 @@ def dense(
     return jax.vmap(one, in_axes=(0, _axes(world)))(params, leaves)
 
 
-def bytes_a_setting(sessions: Sessions, world: World, *, latency: bool = False) -> int:
-    """Memory that one setting more takes in `replay_settings`, device and host together.
+def bytes_a_setting(rows: int, count: int, world: World, *, latency: bool = False) -> int:
+    """Memory that one setting more takes in a replay, device and host together.
 
     Its totals, as the scan carries them and as they are returned, and the state of the rows.
+
+    Args:
+      rows, count: of the packed sessions.
+      world, latency: as for `replay_settings`.
     """
-    rows, deployments = sessions.turns.valid.shape[0], world.fleet.model.shape[0]
-    size = np.dtype(world.fleet.pre_j.dtype).itemsize
-    floats = 3 * len(FIELDS) * sessions.count + 8 * rows * deployments + 4 * BINS * latency
-    return size * floats
+    deployments, size = world.fleet.model.shape[0], np.dtype(world.fleet.pre_j.dtype).itemsize
+    return size * (3 * len(FIELDS) * count + 8 * rows * deployments + 4 * BINS * latency)

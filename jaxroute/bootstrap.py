@@ -82,7 +82,7 @@ def _product(moments: Floats, weights: Floats) -> Floats:
 
     A matrix product of another shape may add up in another order: so no sum depends on P.
     """
-    rows = moments.reshape(-1, moments.shape[-1])
+    rows = moments.reshape(moments.shape[0] * moments.shape[1], moments.shape[-1])
     tiles = -(-len(rows) // _TILE)
     out = np.empty((tiles * _TILE, weights.shape[-1]))
     for at in range(0, len(rows), _TILE):
@@ -90,7 +90,7 @@ def _product(moments: Floats, weights: Floats) -> Floats:
         part = rows[at : at + _TILE]
         tile[: len(part)] = part
         np.matmul(tile, weights, out=out[at : at + _TILE])
-    return out[: len(rows)].reshape(*moments.shape[:2], -1)
+    return out[: len(rows)].reshape(*moments.shape[:2], weights.shape[-1])
 
 
 def joined(own: Floats, base: Floats) -> Floats:

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from jaxroute import bootstrap, space, stats, streamed
 from jaxroute import latency as histograms
 from jaxroute.config import StudyConfig
-from jaxroute.dataset import Dataset
 from jaxroute.load.messages import input_error
 from jaxroute.policies import RouterParams
 from jaxroute.simulate import FIELDS
-from jaxroute.streamed import Source, Sums
+from jaxroute.streamed import Source, Sums, Trace
 from jaxroute.study import Study
 from jaxroute.world import World
 
@@ -75,13 +74,13 @@ def placed(
     world: World,
     config: StudyConfig,
 ) -> tuple[RouterParams, World]:
-    """What `replay_settings` takes of a chunk, on the device: its settings, then its baselines.
+    """What `jaxroute.batch` takes of a chunk: its settings, then its baselines.
 
     Args:
       chunk: C settings, W worlds.
       policy: what the settings differ from.
       baseline: what they are compared with.
-      world: on the device.
+      world: the study's, with one retention.
       config: of the study.
 
     Returns:
@@ -95,11 +94,10 @@ def placed(
         str(name): np.append(chunk.padded[name], column).astype(dtype)
         for name, column in chunk.worlds.items()
     }
-    params, changes = jax.device_put((params, changes))
     return params, space.world_at(world, changes)
 
 
-def rows(study: Study, dataset: Dataset, retention: str, chunk: Chunk, sums: Sums) -> pd.DataFrame:
+def rows(study: Study, dataset: Trace, retention: str, chunk: Chunk, sums: Sums) -> pd.DataFrame:
     """One row a setting of a chunk, as `jaxroute.sweep` documents them, but for the Pareto flag."""
     count = len(chunk.baseline)
     limits_s = study.config.slo.model_dump()
@@ -107,7 +105,7 @@ def rows(study: Study, dataset: Dataset, retention: str, chunk: Chunk, sums: Sum
         sums.totals,
         sums.carbon_g,
         histograms.columns(sums.times, limits_s),
-        sessions=len(dataset.lengths),
+        sessions=dataset.count,
         truncated=dataset.truncated,
     )
     base_g, base_quality = (
@@ -140,7 +138,7 @@ def fitting(
     source: Source, world: World, settings: pd.DataFrame, budget: int, *, latency: bool
 ) -> int:
     """How many settings a chunk of a dataset may have."""
-    left = budget - min(streamed.bytes_of(source.dataset, world), budget / 2)
+    left = budget - min(streamed.bytes_of(source.trace, world), budget / 2)
     each = streamed.bytes_of_setting(source, world, latency=latency)
     if "intensity_scale" in settings:
         each += world.intensity_g_per_kwh.nbytes

@@ -13,9 +13,20 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from jaxroute import __version__, ablation, explanation, grid, matching, memory, pareto, sweeping
+from jaxroute import (
+    __version__,
+    ablation,
+    cluster,
+    explanation,
+    grid,
+    matching,
+    memory,
+    pareto,
+    sweeping,
+)
 from jaxroute.comparison import Report, run
 from jaxroute.compilations import reuse_compilations
+from jaxroute.devices import use_every_core
 from jaxroute.errors import InputError
 from jaxroute.load.messages import one_line
 from jaxroute.report import turns
@@ -200,12 +211,25 @@ def sweep(
         str | None,
         typer.Option("--memory", help="Such as 4GiB; by default half of what is free."),
     ] = None,
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            help="Where process 0 of several listens, host:port; auto: as JAX finds it. Steps of "
+            "Slurm and Open MPI need no option."
+        ),
+    ] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="How many there are.")] = None,
+    process_id: Annotated[
+        int | None, typer.Option(min=0, help="Which of them this one is, from 0.")
+    ] = None,
     trace: Trace = None,
     carbon: Carbon = None,
     seed: Seed = None,
 ) -> None:
     """Thousands of settings of a policy on every trace of a study; resumable."""
     began = time.perf_counter()
+    use_every_core()
+    cluster.join(coordinator, processes, process_id)
     objectives = front.split(",") if front is not None else pareto.OBJECTIVES
     sweeping.check(objectives, latency=latency)
     allowed = memory.of_text(budget) if budget is not None else None
@@ -220,6 +244,8 @@ def sweep(
             directory=out,
             report=report,
         )
+        if not cluster.leads():
+            return
         write_sweep(out, loaded, outcome, time.perf_counter() - began)
     screen = console()
     show_sweep(loaded, outcome, screen, top=top, whole_front=front is not None)

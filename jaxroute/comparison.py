@@ -156,7 +156,8 @@ def fixed(study: Study, dataset: Dataset) -> dict[str, str]:
     rows = reference_rows(study, dict.fromkeys(study.fixed.values()))
     if not rows:
         return {}
-    return _fixed_by(study, rows, replay(study, dataset, stack(row.params for row in rows)))
+    outcome = replay(study, dataset, stack(row.params for row in rows))
+    return fixed_by(study, rows, stats.bills(outcome.totals).sum((0, 2)))
 
 
 def masked(study: Study, names: Mapping[str, str]) -> dict[str, RouterParams]:
@@ -251,7 +252,7 @@ def _compared(study: Study, dataset: Dataset, report: Within) -> stats.Outcome:
     filters = study.preset("fair_carbon") if study.bounded else None
     params = stack(row.params for row in rows)
     outcome = replay(study, dataset, params, report, filters=filters)
-    names = _fixed_by(study, rows, outcome)
+    names = fixed_by(study, rows, stats.bills(outcome.totals).sum((0, 2)))
     kept = []
     for policy in study.policies:
         own = [n for n, row in enumerate(rows) if row.policy == policy]
@@ -262,11 +263,10 @@ def _compared(study: Study, dataset: Dataset, report: Within) -> stats.Outcome:
     return dataclasses.replace(only(outcome, kept), fixed=names)
 
 
-def _fixed_by(study: Study, rows: list[Setting], outcome: stats.Outcome) -> dict[str, str]:
-    """The name that each policy with a fixed axis is masked to, of an outcome of settings."""
-    grams = stats.bills(outcome.totals).sum((0, 2))
+def fixed_by(study: Study, rows: list[Setting], carbon_g: np.ndarray) -> dict[str, str]:
+    """The name that each policy with a fixed axis is masked to, by the carbon `[P]` of settings."""
     return {
-        name: entries(study, axis)[cheapest(rows, axis, grams, study.policies[name])]
+        name: entries(study, axis)[cheapest(rows, axis, carbon_g, study.policies[name])]
         for name, axis in study.fixed.items()
     }
 

@@ -44,6 +44,16 @@ class Dataset:
     report_draws: bool
     dtype: DTypeLike
 
+    @property
+    def count(self) -> int:
+        """Number of sessions."""
+        return len(self.lengths)
+
+    @property
+    def turns(self) -> int:
+        """Number of turns."""
+        return int(self.lengths.sum())
+
     @functools.cached_property
     def sessions(self) -> Sessions:
         """Every session, packed."""
@@ -59,8 +69,7 @@ class Dataset:
         if len(pieces) == 1:
             yield pieces[0], self.sessions
             return
-        for part, packed in zip(pieces, self.packed(pieces, range(len(pieces))), strict=True):
-            yield part, packed
+        yield from zip(pieces, self.packed(pieces, range(len(pieces))), strict=True)
 
     @functools.cached_property
     def pieces(self) -> Pieces:

@@ -1,6 +1,7 @@
-"""A trace in pieces: runs of whole sessions that are packed to one shape and replayed one by one."""
+"""A trace in pieces: runs of whole sessions, packed to one shape and replayed one by one."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,9 +40,10 @@ class Pieces:
 
     def __getitem__(self, number: int) -> slice:
         """The sessions of a piece."""
-        if not 0 <= number < len(self):
-            raise IndexError(number)
         return slice(int(self.bounds[number]), int(self.bounds[number + 1]))
+
+    def __iter__(self) -> Iterator[slice]:
+        return (self[number] for number in range(len(self)))
 
 
 def cut(lengths: NDArray[np.integer], *, turns: int, most: int | None = None) -> Pieces:
@@ -60,7 +62,9 @@ def cut(lengths: NDArray[np.integer], *, turns: int, most: int | None = None) ->
     most = turns if most is None else most
     longest = int(lengths.max(initial=1))
     rows = max(1, min(sessions.ROWS, turns // longest))
-    bounds, sizes, width = [0], [], 0
+    bounds: list[int] = [0]
+    sizes: list[int] = []
+    width = 0
     while bounds[-1] < len(lengths) or not sizes:
         window = np.asarray(lengths[bounds[-1] : bounds[-1] + most], np.int64)
         held = int(np.searchsorted(np.cumsum(window), turns, side="right"))

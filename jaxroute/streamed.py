@@ -1,56 +1,58 @@
-"""Sums over a dataset's sessions of a chunk of settings, of which nothing by session is kept."""
+"""Sums over a trace's sessions of a chunk of settings, of which nothing by session is kept.
+
+A trace is replayed in pieces that depend on it alone, each of them by the same compiled program on
+whatever device, and their float64 sums are added in the order of the trace: the result does not
+depend on how many devices and processes there are, to the last bit.
+"""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from jaxroute import bootstrap, draws, stats
+from jaxroute import bootstrap, cluster, devices, draws, stats
 from jaxroute import latency as histograms
-from jaxroute.batch import bytes_a_setting, replay_settings
+from jaxroute.batch import Part, Round, bytes_a_setting, placed, replay
 from jaxroute.dataset import Dataset
-from jaxroute.policies import RouterParams
-from jaxroute.sessions import Sessions
-from jaxroute.simulate import FIELDS
+from jaxroute.simulate import FIELDS, Totals
 from jaxroute.world import World
 
 Floats = NDArray[np.float64]
-Totals = Mapping[str, NDArray[np.floating]]
-
-BLOCK = 4096
-"""Sessions whose totals are summed together, in the order of the trace and in float64, so that no
-result depends on how many of them one call replays."""
+Trace = Dataset
+Value = TypeVar("Value")
 
 REPLICATES = 200
-"""Of the bootstrap, which here is drawn for every block of sessions."""
+"""Of the bootstrap, which here is drawn for every piece."""
+
+_END = object()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Source:
-    """A dataset as it is replayed chunk after chunk.
+    """A trace as it is replayed chunk after chunk of settings.
 
     Attributes:
-      dataset: what is replayed.
-      batches: its sessions, packed to one shape, each with its slice of `[S]`: on the device and
-        the same ones at every call, if they have room there.
-      drawn: bootstrap weights `[n, REPLICATES]` of the sessions from one number up to another.
+      trace: what is replayed.
+      mesh: the devices of this process.
+      rounds: for a number of settings, the pieces of this process on its devices, round by round,
+        None in one without any: the same ones at every call, if they have room there.
+      drawn: bootstrap weights `[n, REPLICATES]` of the sessions of a piece.
     """
 
-    dataset: Dataset
-    batches: Callable[[], Iterable[tuple[slice, Sessions]]]
-    drawn: Callable[[int, int], NDArray[np.uint8]]
-
-    @property
-    def turns(self) -> int:
-        """Turns of the dataset."""
-        return int(self.dataset.lengths.sum())
+    trace: Trace
+    mesh: Mesh
+    rounds: Callable[[int], Iterable[Round | None]]
+    drawn: Callable[[int], NDArray[np.uint8]]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Sums:
+class Sums(NamedTuple):
     """Sums over sessions, of P settings of which the last W are baselines of the others.
 
     Attributes:
@@ -67,116 +69,129 @@ class Sums:
     times: Mapping[str, Floats]
 
 
-def batches(dataset: Dataset) -> Iterator[tuple[slice, Sessions]]:
-    """The dataset piece by piece."""
-    pieces = dataset.pieces
-    return zip(pieces, dataset.packed(pieces, range(len(pieces))), strict=True)
+def source(trace: Trace, world: World, room: float) -> Source:
+    """A trace, kept on the devices if it takes no more than `room` bytes there."""
+    mesh, pieces = devices.mesh(), trace.pieces
+
+    def drawn(number: int) -> NDArray[np.uint8]:
+        hashes = np.asarray(trace.hashes[pieces[number]])
+        return draws.bootstrap_weights(trace.seed, hashes, REPLICATES).astype(np.uint8)
+
+    def rounds(settings: int) -> Iterator[Round | None]:
+        own = cluster.own(len(pieces), mesh.size)
+        packed = trace.packed(pieces, itertools.chain.from_iterable(own))
+        for numbers in own:
+            here = list(itertools.islice(packed, len(numbers)))
+            yield placed(here, settings, mesh) if here else None
+
+    if bytes_of(trace, world) > room:
+        return Source(
+            trace=trace, mesh=mesh, rounds=lambda count: ahead(rounds(count)), drawn=drawn
+        )
+    return Source(
+        trace=trace,
+        mesh=mesh,
+        rounds=functools.cache(lambda count: list(rounds(count))),
+        drawn=functools.cache(drawn),
+    )
 
 
-def source(dataset: Dataset, world: World, room: float) -> Source:
-    """A dataset, on the device if it takes no more than `room` bytes there."""
+def ahead(values: Iterator[Value]) -> Iterator[Value]:
+    """The same values, each made while the one before is used.
 
-    def drawn(start: int, stop: int) -> NDArray[np.uint8]:
-        hashes = dataset.hashes[start:stop]
-        return draws.bootstrap_weights(dataset.seed, hashes, REPLICATES).astype(np.uint8)
+    >>> list(ahead(iter("abc")))
+    ['a', 'b', 'c']
+    """
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, values, _END)
+        while (value := coming.result()) is not _END:
+            coming = pool.submit(next, values, _END)
+            yield value  # type: ignore[misc]
 
-    if bytes_of(dataset, world) > room:
-        return Source(dataset=dataset, batches=lambda: batches(dataset), drawn=drawn)
-    held = [(part, jax.device_put(sessions)) for part, sessions in batches(dataset)]
-    return Source(dataset=dataset, batches=lambda: held, drawn=functools.cache(drawn))
+
+def bytes_of(trace: Trace, world: World) -> int:
+    """What the packed sessions and the bootstrap weights of a trace take."""
+    pieces = trace.pieces
+    return len(pieces) * _bytes_of_piece(trace, world) + trace.count * REPLICATES
 
 
-def bytes_of(dataset: Dataset, world: World) -> int:
-    """What the packed sessions and the bootstrap weights of a dataset take."""
-    deployments, models = len(dataset.deployments), int(np.max(world.fleet.model)) + 1
-    floats = deployments * (2 if dataset.report_draws else 1) + models + 11
-    size = np.dtype(dataset.dtype).itemsize
-    return int(dataset.lengths.sum()) * size * floats + len(dataset.lengths) * REPLICATES
+def _bytes_of_piece(trace: Trace, world: World) -> int:
+    pieces, models = trace.pieces, int(np.max(world.fleet.model)) + 1
+    floats = len(trace.deployments) * (2 if trace.report_draws else 1) + models + 11
+    return pieces.rows * pieces.width * np.dtype(trace.dtype).itemsize * floats
 
 
 def bytes_of_setting(source: Source, world: World, *, latency: bool) -> int:
-    """What a setting more in a chunk takes: its replay, its block of totals, its sums."""
-    _, first = next(iter(source.batches()))
+    """What a setting more in a chunk takes: its replay, its totals, its sums."""
+    pieces = source.trace.pieces
     replicated = 5 * (1 + REPLICATES) + histograms.BINS * 2 * latency
-    block = min(BLOCK, len(source.dataset.lengths)) * (4 * len(FIELDS) + 8 * 7)
-    return bytes_a_setting(first, world, latency=latency) + block + 8 * replicated
+    totals = pieces.count * (4 * len(FIELDS) + 8 * 7) + 8 * replicated
+    replayed = bytes_a_setting(pieces.rows, pieces.count, world, latency=latency)
+    return source.mesh.size * (replayed + totals)
 
 
 def summed(
     source: Source,
-    params: RouterParams,
-    world: World,
+    parts: Sequence[Part],
     baseline: NDArray[np.int64],
-    *,
-    latency: bool = False,
     report: Callable[[int], None] = lambda turns: None,
 ) -> Sums:
-    """Replays P settings on a dataset, block by block.
+    """Replays P settings on a trace, piece by piece, and adds up the pieces in their order.
+
+    Where there are several processes, each replays some of the pieces and has the sums of all.
 
     Args:
-      source: the dataset.
-      params: `[P, ...]` leaves; those beyond the length of `baseline` are baselines.
-      world: as `replay_settings` takes it.
+      source: the trace.
+      parts: of P settings, those beyond the length of `baseline` are baselines.
       baseline: `[P - W]`, which of the W baselines each setting is compared with.
-      latency: whether to count turns by their latency.
       report: told how many turns are done more.
     """
-    count, size = len(baseline), len(params.carbon_weight)
-    totals = {name: np.zeros(size) for name in FIELDS}
-    carbon_g, times = np.zeros(size), {name: np.zeros((size, 1)) for name in histograms.FIELDS}
-    own = np.zeros((count, 3, 1 + REPLICATES))
-    base = np.zeros((size - count, 2, 1 + REPLICATES))
+    pieces, size = source.trace.pieces, sum(len(part.rows) for part in parts)
+    total = _nothing(size, len(baseline), latency=parts[0].latency)
+    own = cluster.own(len(pieces), source.mesh.size)
+    reached = 0
+    for numbers, there in zip(own, source.rounds(size), strict=True):
+        found = [] if there is None else replay(parts, there)
+        sums = [
+            _of_piece(*each, pieces[number], source.drawn(number), baseline)
+            for number, each in zip(numbers, found, strict=True)
+        ]
+        everyone = cluster.gathered(sums, source.mesh.size, total)
+        for each in everyone:
+            total = jax.tree.map(np.add, total, each)
+        report(int(pieces.turns[reached : reached + len(everyone)].sum()))
+        reached += len(everyone)
+    return total
 
-    def replayed() -> Iterator[Totals]:
-        for part, sessions in source.batches():
-            found, counted = jax.device_get(
-                replay_settings(params, sessions, world, latency=latency)
-            )
-            for name in times if latency else ():
-                times[name] = times[name] + getattr(counted, name).astype(np.float64)
-            kept = part.stop - part.start
-            yield {name: getattr(found, name)[:, :kept] for name in FIELDS}
-            report(int(source.dataset.lengths[part].sum()))
 
-    start = 0
-    for block in in_blocks(replayed()):
-        bills_g = stats.bills(block)
-        stop = start + bills_g.shape[-1]
-        weights = bootstrap.with_original(source.drawn(start, stop))
-        for name in FIELDS:
-            totals[name] += block[name].sum(-1, dtype=np.float64)
-        carbon_g += bills_g.sum(-1)
-        base_g = bills_g[count:]
-        own += bootstrap.own_sums(bills_g[:count], base_g[baseline], weights)
-        base += bootstrap.base_sums(base_g, weights)
-        start = stop
+def _nothing(size: int, count: int, *, latency: bool) -> Sums:
     return Sums(
-        totals=totals, carbon_g=carbon_g, own=own, base=base, times=times if latency else {}
+        totals={name: np.zeros(size) for name in FIELDS},
+        carbon_g=np.zeros(size),
+        own=np.zeros((count, 3, 1 + REPLICATES)),
+        base=np.zeros((size - count, 2, 1 + REPLICATES)),
+        times={name: np.zeros((size, histograms.BINS)) for name in histograms.FIELDS if latency},
     )
 
 
-def in_blocks(parts: Iterable[Totals], size: int = BLOCK) -> Iterator[Totals]:
-    """Totals `[P, n]` of runs of sessions, n whatever it is, as totals `[P, size]`, the last less.
-
-    What is yielded is written over by the next.
-
-    >>> runs = [{"x": np.array([[1.0, 2.0, 3.0]])}, {"x": np.array([[4.0, 5.0]])}]
-    >>> [block["x"].tolist() for block in in_blocks(runs, 2)]
-    [[[1.0, 2.0]], [[3.0, 4.0]], [[5.0]]]
-    """
-    block: dict[str, NDArray[np.floating]] = {}
-    filled = 0
-    for part in parts:
-        at, count = 0, next(iter(part.values())).shape[-1]
-        if not block:
-            block = {n: np.empty((len(each), size), each.dtype) for n, each in part.items()}
-        while at < count:
-            taken = min(size - filled, count - at)
-            for name, values in part.items():
-                block[name][:, filled : filled + taken] = values[:, at : at + taken]
-            at, filled = at + taken, filled + taken
-            if filled == size:
-                yield block
-                filled = 0
-    if filled:
-        yield {name: np.ascontiguousarray(values[:, :filled]) for name, values in block.items()}
+def _of_piece(
+    found: Totals,
+    counted: histograms.Latency | None,
+    part: slice,
+    drawn: NDArray[np.uint8],
+    baseline: NDArray[np.int64],
+) -> Sums:
+    """The sums of one piece, in float64."""
+    kept = part.stop - part.start
+    totals = {name: np.ascontiguousarray(getattr(found, name)[:, :kept]) for name in FIELDS}
+    bills_g, weights = stats.bills(totals), bootstrap.with_original(drawn)
+    base_g, count = bills_g[len(baseline) :], len(baseline)
+    return Sums(
+        totals={name: values.sum(-1, dtype=np.float64) for name, values in totals.items()},
+        carbon_g=bills_g.sum(-1),
+        own=bootstrap.own_sums(bills_g[:count], base_g[baseline], weights),
+        base=bootstrap.base_sums(base_g, weights),
+        times={}
+        if counted is None
+        else {name: getattr(counted, name).astype(np.float64) for name in histograms.FIELDS},
+    )

@@ -20,17 +20,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from jaxroute import chunks, comparison, memory, pareto, space, streamed
-from jaxroute.batch import MOST_SETTINGS
+from jaxroute import chunks, cluster, comparison, memory, pareto, space, streamed
+from jaxroute.batch import MOST_SETTINGS, parted
 from jaxroute.comparison import Report
 from jaxroute.config import StudyConfig
-from jaxroute.dataset import Dataset
-from jaxroute.load.messages import input_error, nearest_few
+from jaxroute.load.messages import input_error, nearest_few, shown
 from jaxroute.load.toml import validate
+from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
-from jaxroute.report.parts import Parts
+from jaxroute.report.parts import Parts, differences
+from jaxroute.streamed import Source
 from jaxroute.study import BUNDLED, Study
-from jaxroute.world import cast
+from jaxroute.world import World, cast
 
 SWEPT = "swept"
 """Label of the retention where the settings say how long caches live."""
@@ -179,29 +180,36 @@ def run(
         ]
         return {"memory_bytes": budget, "settings_a_chunk": min(*fitting, MOST_SETTINGS)}
 
-    parts = None
-    if directory is not None:
-        parts = Parts.open(directory, _plan(study, settings, latency), settle)
-    settled = parts.settled if parts is not None else settle()
+    plan, parts = _plan(study, settings, latency), None
+    _same_everywhere(plan)
+
+    def begin() -> tuple[Mapping[str, Any], dict[int, pd.DataFrame]]:
+        nonlocal parts
+        if directory is None:
+            return settle(), {}
+        parts = Parts.open(directory, plan, settle)
+        return parts.settled, {n: parts.read(n)[0][TABLE] for n in parts.done()}
+
+    settled, done = cluster.led(begin)
     cut = chunks.cut(settings, settled["settings_a_chunk"])
     work = list(itertools.product(sources, retentions, cut))
-    decisions = [each.turns * len(chunk.settings) for each, _, chunk in work]
+    decisions = [each.trace.turns * len(chunk.settings) for each, _, chunk in work]
     advance, skip = _progress(report, sum(decisions))
-    policies = {each.dataset.label: _policies(study, each.dataset) for each in sources}
+    policies = {each.trace.label: _policies(study, each, world) for each in sources}
     tables: list[pd.DataFrame] = []
     replayed, began = 0, time.perf_counter()
     try:
         for n, (each, label, chunk) in enumerate(work):
-            if parts is not None and n in parts:
-                tables.append(parts.read(n)[0][TABLE])
+            if n in done:
+                tables.append(done[n])
                 skip(decisions[n])
                 continue
-            dataset = each.dataset
             retained = world.replace(retention=jax.device_put(retentions[label]))
-            given = chunks.placed(chunk, *policies[dataset.label][1:], retained, study.config)
-            told = functools.partial(advance, f"{dataset.label}, {label}", len(chunk.settings))
-            sums = streamed.summed(each, *given, chunk.baseline, latency=latency, report=told)
-            tables.append(chunks.rows(study, dataset, label, chunk, sums))
+            given = chunks.placed(chunk, *policies[each.trace.label][1:], retained, study.config)
+            told = functools.partial(advance, f"{each.trace.label}, {label}", len(chunk.settings))
+            programs = parted(*given, each.mesh, latency=latency)
+            sums = streamed.summed(each, programs, chunk.baseline, told)
+            tables.append(chunks.rows(study, each.trace, label, chunk, sums))
             replayed += decisions[n]
             if parts is not None:
                 parts.add(n, {TABLE: tables[-1]}, [])
@@ -239,14 +247,36 @@ def _plan(study: Study, settings: pd.DataFrame, latency: bool) -> dict[str, Any]
     }
 
 
+def _same_everywhere(plan: Mapping[str, Any]) -> None:
+    """Stops every process if one was given something else than the leading one."""
+    theirs = cluster.led(lambda: plan)
+    found = [
+        f"{key} is {shown(own)}, not {shown(was)}" for key, was, own in differences(theirs, plan)
+    ]
+    others = cluster.where(bool(found))
+    if others:
+        place = f"process {jax.process_index() if found else others[0]}"
+        told = found[0] if found else "another study, or other files"
+        raise input_error("sweep", place, told, "what process 0 has", "give all the same")
+
+
 def _policies(
-    study: Study, dataset: Dataset
+    study: Study, source: Source, world: World
 ) -> tuple[Mapping[str, str], RouterParams, RouterParams]:
     """What each policy with a fixed axis is masked to; the swept policy, and the baseline."""
     assert study.config.sweep is not None
     names = study.config.sweep.policy, study.config.baseline
     both = study.with_policies([names[0]])
-    fixed = comparison.fixed(both, dataset)
+    rows = comparison.reference_rows(both, dict.fromkeys(both.fixed.values()))
+    fixed: Mapping[str, str] = {}
+    if rows:
+        params, nothing = stack(row.params for row in rows), np.zeros(0, np.int64)
+        worlds = [world.replace(retention=each) for each in study.retentions.values()]
+        grams = [
+            streamed.summed(source, parted(params, each, source.mesh), nothing).carbon_g
+            for each in jax.device_put(worlds)
+        ]
+        fixed = comparison.fixed_by(both, rows, np.sum(grams, axis=0))
     named = comparison.masked(both, fixed)
     return fixed, named[names[0]], named[names[1]]
 

@@ -80,6 +80,10 @@ class Parts:
     def __contains__(self, number: int) -> bool:
         return self._place(number).is_dir()
 
+    def done(self) -> list[int]:
+        """The numbers of the parts that are there."""
+        return sorted(int(place.name) for place in (self.directory / PARTS).iterdir())
+
     def discard_if_empty(self) -> None:
         """Leaves nothing of a run that failed before its first part was done."""
         if not any((self.directory / PARTS).iterdir()):
