@@ -21,6 +21,10 @@ BASELINE = ("baseline_carbon_g", "baseline_mean_quality")
 """Of the baseline under a setting's retention and world."""
 
 
+MANY = 16
+"""Settings of a world that are worth a chunk of their own."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Chunk:
     """C settings that are replayed together with W baselines: one of each world they are in.
@@ -42,15 +46,25 @@ class Chunk:
 def cut(settings: pd.DataFrame, most: int) -> list[Chunk]:
     """Settings in as few chunks as can be, of about as many; those in one world side by side.
 
+    Where each world has many, a chunk is of one world: `jaxroute.batch` is faster then.
+
     Args:
       settings: one row each.
       most: of a chunk.
     """
     fields = [name for name in settings if name in space.WORLD]
     ordered = settings.sort_values(fields, kind="stable") if fields else settings
-    count = -(-len(settings) // most)
-    size = -(-len(settings) // count)
-    parts = [ordered.iloc[at : at + size] for at in range(0, len(settings), size)]
+    groups = [ordered]
+    if fields:
+        apart = [rows for _, rows in ordered.groupby(fields, sort=True)]
+        groups = apart if len(ordered) >= MANY * len(apart) else groups
+    parts = [
+        rows.iloc[at : at + size]
+        for rows in groups
+        for size in [-(-len(rows) // -(-len(rows) // most))]
+        for at in range(0, len(rows), size)
+    ]
+    size = max(map(len, parts))
     padded = [part.iloc[np.minimum(np.arange(size), len(part) - 1)] for part in parts]
     found = [np.unique(each[fields], axis=0, return_inverse=True) for each in padded]
     widest = max(len(worlds) for worlds, _ in found)
@@ -84,14 +98,17 @@ def placed(
       config: of the study.
 
     Returns:
-      `[C + W, ...]` leaves, and a world with leaves `[C + W, ...]` where worlds differ.
+      `[C + W, ...]` leaves, and a world, with leaves `[C + W, ...]` where several differ.
     """
     own = space.params_at(policy, chunk.padded, config)
     theirs = space.params_at(baseline, chunk.worlds[[]], config)
     params = jax.tree.map(lambda *leaves: np.concatenate(leaves), own, theirs)
     dtype = world.fleet.pre_j.dtype
+    alike = len(chunk.worlds) == 1
     changes = {
-        str(name): np.append(chunk.padded[name], column).astype(dtype)
+        str(name): np.asarray(
+            column.iloc[0] if alike else np.append(chunk.padded[name], column), dtype
+        )
         for name, column in chunk.worlds.items()
     }
     return params, space.world_at(world, changes)

@@ -29,6 +29,24 @@ def stack(trees: Iterable[Any]) -> Any:
     return jax.tree.unflatten(jax.tree.structure(rows[0]), stacked)
 
 
+def compensated(
+    total: jax.Array, excess: jax.Array, added: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """A sum and what rounding made it exceed the true one, after one more term (Kahan, 1965).
+
+    Thousands of small terms, added plainly to a large one, are each rounded the same way.
+
+    >>> one = total, excess = jnp.float32(1), jnp.float32(0)
+    >>> for _ in range(1000):
+    ...     total, excess = compensated(total, excess, jnp.float32(1e-8))
+    >>> float(total - 1), float(sum([jnp.float32(1e-8)] * 1000, one[0]) - 1)
+    (1.0013580322265625e-05, 0.0)
+    """
+    term = added - excess
+    grown = total + term
+    return grown, (grown - total) - term
+
+
 def masked_min(values: jax.Array, mask: jax.Array) -> jax.Array:
     """Least of `values` `[D]` where `mask`; `inf` where the mask is empty."""
     return jnp.where(mask, values, jnp.inf).min()

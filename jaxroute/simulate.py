@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxroute import footprint, policies
 from jaxroute.latency import BINS, Latency, tallied
-from jaxroute.numerics import row_as, where_tree
+from jaxroute.numerics import compensated, row_as, where_tree
 from jaxroute.observe import State, Truth, observe, opening, settled
 from jaxroute.policies import Observation, Policy, RouterParams
 from jaxroute.sessions import Sessions, Turn
@@ -213,18 +213,22 @@ def replay(
     opened = opening(params, policy, world)
     states = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, *x.shape)), opened)
 
-    def body(carry, turn):
-        states, sums, counts = carry
+    def body(carry: Any, turn: Turn) -> Any:
+        states, running, sums, counts = carry
         states, totals, kept = one_turn(states, turn)
         added = jnp.stack(jax.tree.leaves(totals), axis=-1)
+        total, excess = (jnp.where(turn.first[:, None], 0, x) for x in running)
+        running = compensated(total, excess, added)
         if latency:
             counts = tallied(counts, totals.turns > 0, totals.ttft_s, totals.e2e_s)
-        return (states, sums.at[turn.session].add(added, mode="drop"), counts), kept
+        return (states, running, sums.at[turn.session].set(running[0], mode="drop"), counts), kept
 
     sums = jnp.zeros((sessions.count, len(FIELDS)), dtype)
+    running = (jnp.zeros((rows, len(FIELDS)), dtype),) * 2
     by_turn = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), sessions.turns)
     counts = jnp.zeros(2 * BINS, dtype) if latency else None
-    (_, sums, counts), kept = jax.lax.scan(body, (states, sums, counts), by_turn)
+    begin: Any = states, running, sums, counts
+    (*_, sums, counts), kept = jax.lax.scan(body, begin, by_turn)
     totals = Totals(**{name: sums[:, i] for i, name in enumerate(FIELDS)})
     kept = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), kept)
     if counts is None:

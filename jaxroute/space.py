@@ -210,11 +210,11 @@ def params_at(base: RouterParams, frame: pd.DataFrame, config: StudyConfig) -> R
 
 @jax.jit
 def world_at(world: World, changes: Mapping[str, jax.Array]) -> World:
-    """A world with some leaves batched over P settings, `[P, ...]`; the others stay as they are.
+    """A world with some leaves changed, and batched over P settings if the changes are.
 
     Args:
       world: the study's.
-      changes: by fields of `WORLD`, `[P]` each, in the world's dtype.
+      changes: by fields of `WORLD`, `[]` or `[P]` each, in the world's dtype.
     """
     retention, belief = world.retention, world.belief
     for name, value in changes.items():
@@ -227,10 +227,12 @@ def world_at(world: World, changes: Mapping[str, jax.Array]) -> World:
         elif name == "block_tokens":
             world = world.replace(block_tokens=value)
         else:
-            shape = (-1, *(1,) * getattr(retention, name).ndim)
+            shape = *value.shape, *(1,) * getattr(retention, name).ndim
             retention = dataclasses.replace(retention, **{name: value.reshape(shape)})
     return world.replace(retention=retention, belief=belief)
 
 
 def _scaled(factor: jax.Array, leaf: jax.Array) -> jax.Array:
-    return factor.reshape(-1, *(1,) * leaf.ndim) * leaf[None]
+    return factor.reshape(*factor.shape, *(1,) * leaf.ndim) * leaf.reshape(
+        *(1,) * factor.ndim, *leaf.shape
+    )

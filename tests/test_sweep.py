@@ -351,6 +351,24 @@ def test_settings_in_one_world_share_a_baseline():
     assert sorted(n for part in parts for n in part.settings.index) == list(range(6))
 
 
+def test_worlds_of_many_settings_are_replayed_by_slots(small):
+    """Each of these chunks is in one world, those of the same settings at fewer are in several."""
+    strengths = np.linspace(0, 4, chunks.MANY)
+    both = settings(space={"gate_strength": list(strengths), "ttl_s": [60.0, 600.0]})
+    apart, together = chunks.cut(both, 256), chunks.cut(both.iloc[:-1], 256)
+    assert [len(each.worlds) for each in (*apart, *together)] == [1, 1, 2]
+    policies = small.preset("carbon_router"), small.preset("fair_carbon")
+    for chunk, uses in (*((each, True) for each in apart), (together[0], False)):
+        given = chunks.placed(chunk, *policies, small.world, small.config)
+        (part,) = batch.parted(*given, devices.mesh())
+        assert (part.uses is not None) == uses
+    table = jr.sweep(small, both)
+    fewer = jr.sweep(small, both.iloc[:-1])
+    pd.testing.assert_frame_equal(
+        table.iloc[:-1].drop(columns="pareto"), fewer.drop(columns="pareto"), rtol=1e-5, atol=1e-4
+    )
+
+
 def test_an_empty_trace(tmp_path):
     path = tmp_path / "none.csv"
     path.write_text("session_id,turn,arrival_s,input_tokens,output_tokens\n")
