@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxroute import policies, slots
 from jaxroute.abreast import Layout
 from jaxroute.cold import Cold, weigh
+from jaxroute.distinct import amounts, served, weigh_each
 from jaxroute.moments import Moment, Offers, Site, Uses, grids, look, rates
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions
@@ -73,6 +74,11 @@ def replay_slots(
     group_count, width = groups.carbon_weight.shape[0], layout.turn.shape[-1]
     group, in_step = settings.group, group_count > MOST_GROUPS
     places = jnp.arange(count, dtype=dtype) if group is None else group.astype(dtype)
+    flat_groups = jax.tree.map(lambda x: x[None], groups)
+    masked = None
+    if settings.mask is not None:
+        mask = settings.mask.astype(dtype)
+        masked = (mask if group is None else mask[group])[None]
     one = world.block_tokens / world.block_tokens
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), sessions.turns)
     by, grid = rates(world), grids(world, uses)
@@ -86,37 +92,37 @@ def replay_slots(
     )
 
     def weighed(now: Moment, site: Site, offers: Offers) -> tuple[Cold, jax.Array]:
-        """Scores of `[..., C]` turns, with the tables flat and deployments numbered as in them."""
+        """Scores of `[T, C]` turns, with the tables flat and deployments numbered as in them."""
         shape = now.valid.shape
         now, site, offers = jax.tree.map(
             lambda x: x.reshape(-1, *x.shape[len(shape) :]), (now, site, offers)
         )
-        found = weigh(
-            groups, settings.mask, uses, world, by, now, site, offers, one if in_step else None
-        )
+        found = weigh(groups, settings.mask, uses, world, by, now, site, offers)
         cold, fails = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), found)
-        flat = {
-            name: values.reshape(*shape[:-1], -1)
-            for name in ("base_g", "u_g", "x_g")
-            if (values := getattr(cold, name)) is not None
-        }
-        numbers = begin.reshape(*(1,) * (len(shape) - 1), width, 1)
-        return cold._replace(**flat, best=cold.best + numbers), fails
+        flat = {n: getattr(cold, n).reshape(shape[0], -1) for n in ("base_g", "u_g", "x_g")}
+        return cold._replace(**flat, best=cold.best + begin[None, :, None]), fails
 
     def fallbacks(now: Moment, fails: jax.Array) -> jax.Array:
         return (now.served[..., None] & fails).astype(dtype)
 
     def step(carry: Any, x: Any) -> tuple[Any, None]:
-        (state, sums, out), (first, last, chunk, now, site, offers, cold) = carry, x
-        added = {}
+        (state, sums, out), (first, last, chunk, now, site, offers, cold, at, whole) = carry, x
+        added, limits, usable = {}, None, None
         if in_step:
-            cold, fails = weighed(now, site, offers)
+            cold, limits, fails = weigh_each(
+                flat_groups, settings.mask, uses, now, offers, at, whole, one
+            )
+            cold = cold._replace(best=cold.best + begin[:, None])
             added["quality_fallbacks"] = fallbacks(now, fails)
-        site = jax.tree.map(lambda a: a.reshape(-1), site)
-        tables = Tables(by_place, site, cold, places[None], group_count, one)
+            usable = offers.usable_quality.ravel()
+        site, at = jax.tree.map(lambda a: a.reshape(-1), (site, at))
         if group is not None:
             names = ("best_g", "best", "offset_g")
             cold = cold._replace(**{name: getattr(cold, name)[..., group] for name in names})
+            limits = jax.tree.map(lambda a: a[..., group], limits)
+        tables = Tables(
+            by_place, site, cold, places[None], group_count, at, limits, usable, masked, one
+        )
         opened = slots.opening(slot_count, (width, count), dtype, uses)
         state = jax.tree.map(lambda a, b: jnp.where(first, a, b), opened, state)
         now = jax.tree.map(lambda a: a[:, None], now)
@@ -149,13 +155,17 @@ def replay_slots(
             "unserved": (now.valid & ~now.served).astype(dtype)[..., None],
             "mask_fallbacks": fallbacks(now, offers.mask_fails),
         }
-        cold = None
-        if not in_step:
+        cold, at, whole = None, None, None
+        if in_step:
+            at = amounts(uses, world, by, site, offers)
+            if not uses.blind:
+                whole = served(at, jnp.zeros((1, 1, 1), dtype), now.prompt_tokens[..., None])
+        else:
             cold, fails = weighed(now, site, offers)
             more["quality_fallbacks"] = fallbacks(now, fails)
             offers = None
         shared = {name: shared[name].at[chunk].add(value) for name, value in more.items()}
-        steps = first, last, chunk, now, site, offers, cold
+        steps = first, last, chunk, now, site, offers, cold, at, whole
         (state, sums, out), _ = jax.lax.scan(step, (state, sums, out), steps)
         return state, sums, out, shared
 

@@ -9,10 +9,10 @@ from oracle_check import RETENTIONS, presets, stratified, study_of, subset
 
 from jaxroute import batch, simulate
 from jaxroute.abreast import lay_out
+from jaxroute.batch import replay_on_cpu
 from jaxroute.catalogue import preset
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
-from jaxroute.slot_scan import replay_slots
 
 STUDY = study_of("builtin:sharegpt")
 DATASET = subset(STUDY.datasets[0], stratified(STUDY.datasets[0], 60))
@@ -130,7 +130,7 @@ def test_one_program_for_every_number():
         engine_sessions([worlds.session(rng, plain, n) for n in turns], rows=2, width=9)
         for turns in lengths
     ]
-    before = replay_slots._cache_size()
+    before = replay_on_cpu._cache_size()
     for sessions in packed:
         for strength in (0.5, 2.0):
             world = engine_world(plain | {"pue": plain["pue"] * strength})
@@ -138,7 +138,7 @@ def test_one_program_for_every_number():
                 params.replace(hysteresis=params.hysteresis + 0.1), sessions, world
             )
             batch.replay_settings(params, sessions, world)
-    assert replay_slots._cache_size() == before + 1
+    assert replay_on_cpu._cache_size() == before + 1
     there = jax.device_put((params, packed[0], engine_world(plain)))
     with jax.transfer_guard_host_to_device("disallow"):
         batch.replay_settings(*there)
