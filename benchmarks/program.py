@@ -4,8 +4,9 @@
 
 Counted in the program that XLA made for the default study, where the settings share their prices
 and where all of them differ, and timed in this process. A decision is one turn under one setting.
-The limits are XLA's own on one core: the fixed cost of a kernel, arithmetic on numbers in the
-nearest cache, gathers from a small table, and copies within the cache.
+Times are of a core, whatever else runs. The limits are XLA's own on one core: the fixed cost of a
+kernel, gathers from a small table, arithmetic on numbers in the nearest cache, and copies within
+the cache.
 """
 
 import argparse
@@ -110,8 +111,8 @@ def report(study: Study, params: RouterParams, sessions: Sessions, limits: dict[
         f"{gathers / decisions:.0f} gathers, {operations / decisions:.0f} operations, "
         f"{moved / decisions:.0f} B moved, {state_bytes / decisions:.0f} B of state, "
         f"{sums_bytes / decisions:.0f} B of sums\n"
-        f"  {1e6 * step_s:.1f} us a step, {1e-6 * decisions / step_s:.0f} M decisions/s; "
-        f"at the limits: {parts} us\n"
+        f"  {1e6 * step_s:.1f} us of a core a step, {1e-6 * decisions / step_s:.0f} M decisions/s a "
+        f"core; at the limits: {parts} us\n"
         f"  {least_s['operations'] / step_s:.0%} of the arithmetic, "
         f"{least_s['bytes'] / step_s:.0%} of the bytes that the machine could do in that time"
     )
@@ -153,13 +154,13 @@ def measured() -> dict[str, float]:
 
 
 def best_s(run: Callable, *given: Any) -> float:
-    """Seconds of a call, the best of a few after one."""
+    """Seconds of a core that a call takes, over all cores, the best of a few after one."""
     jax.block_until_ready(run(*given))
     best = np.inf
     for _ in range(REPEATS):
-        began = time.perf_counter()
+        began = time.process_time()
         jax.block_until_ready(run(*given))
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.process_time() - began)
     return best
 
 

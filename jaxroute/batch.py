@@ -108,7 +108,7 @@ def _by_slots(params: RouterParams, sessions: Sessions, world: World) -> Totals:
         uses=uses,
     )
     lost = np.asarray(overflow)
-    sums = {name: np.asarray(getattr(totals, name)) for name in FIELDS}
+    sums = _alike(totals, lost.shape)
     if lost.any():
         sums = {name: values.copy() for name, values in sums.items()}
     for slot_count in (MORE_SLOTS, None):
@@ -129,13 +129,19 @@ def _by_slots(params: RouterParams, sessions: Sessions, world: World) -> Totals:
                 slot_count=min(slot_count, deployments),
                 uses=uses,
             )
+        more, found = np.asarray(more), _alike(again, np.shape(more))
         at, setting = np.nonzero(lost[np.ix_(chosen, rows)])
         where = chosen[at], rows[setting]
         for name, values in sums.items():
-            values[where] = np.asarray(getattr(again, name))[at, setting]
+            values[where] = found[name][at, setting]
         lost = np.zeros_like(lost)
-        lost[where] = np.asarray(more)[at, setting]
+        lost[where] = more[at, setting]
     return Totals(**{name: values.T for name, values in sums.items()})  # type: ignore[arg-type]
+
+
+def _alike(totals: Totals, shape: tuple[int, ...]) -> dict[str, NDArray[np.floating]]:
+    """Totals by name, `[S, P]`, what is one for all settings included."""
+    return {name: np.broadcast_to(np.asarray(getattr(totals, name)), shape) for name in FIELDS}
 
 
 @functools.partial(jax.jit, static_argnames=("slot_count", "uses"), compiler_options=CPU_OPTIONS)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxroute import policies, slots
-from jaxroute.abreast import Layout
+from jaxroute.abreast import WIDTH, Layout
 from jaxroute.cold import Cold, weigh
 from jaxroute.distinct import amounts, served, weigh_each
 from jaxroute.moments import Moment, Offers, Site, Uses, grids, look, rates
@@ -62,7 +62,8 @@ def replay_slots(
       slot_count, uses: K, and what the settings and the world make use of; static.
 
     Returns:
-      Totals with `[S, P]` leaves, and which of them are not exact as they needed more slots.
+      Totals with `[S, P]` leaves, `[S, 1]` what is the same for every setting, and which `[S, P]`
+      are not exact as they needed more slots.
     """
     everyone, sessions, world = admit(settings.each, sessions, world)
     masks, dtype = admit(settings.masks, sessions, world)[0], world.fleet.pre_j.dtype
@@ -79,6 +80,11 @@ def replay_slots(
     if settings.mask is not None:
         mask = settings.mask.astype(dtype)
         masked = (mask if group is None else mask[group])[None]
+    narrow, session_count = width <= WIDTH, len(layout.place)
+    rows = jnp.full(layout.chunks * width, -1, jnp.int32)
+    rows = rows.at[layout.place].set(jnp.arange(session_count, dtype=jnp.int32))
+    rows = rows.reshape(-1, width)
+    rows = jnp.where(rows < 0, rows[:, :1] if narrow else session_count, rows)
     one = world.block_tokens / world.block_tokens
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), sessions.turns)
     by, grid = rates(world), grids(world, uses)
@@ -101,6 +107,17 @@ def replay_slots(
         cold, fails = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), found)
         flat = {n: getattr(cold, n).reshape(shape[0], -1) for n in ("base_g", "u_g", "x_g")}
         return cold._replace(**flat, best=cold.best + begin[None, :, None]), fails
+
+    def put(out: jax.Array, value: jax.Array, row: jax.Array) -> jax.Array:
+        """`out` with the sums of C sessions in their rows.
+
+        Where they are few one by one, those of no session first, in the row of the first.
+        """
+        if not narrow:
+            return out.at[row].set(value, mode="drop")
+        for c in reversed(range(width)):
+            out = jax.lax.dynamic_update_index_in_dim(out, value[c], row[c], 0)
+        return out
 
     def fallbacks(now: Moment, fails: jax.Array) -> jax.Array:
         return (now.served[..., None] & fails).astype(dtype)
@@ -136,8 +153,7 @@ def replay_slots(
         }
 
         def written(out: dict[str, jax.Array]) -> dict[str, jax.Array]:
-            put = jax.lax.dynamic_update_index_in_dim
-            return {name: put(out[name], value, chunk, 0) for name, value in found.items()}
+            return {name: put(out[name], value, rows[chunk]) for name, value in found.items()}
 
         return (state, sums, jax.lax.cond(last, written, lambda out: out, out)), None
 
@@ -172,24 +188,29 @@ def replay_slots(
     def nothing(columns: int) -> jax.Array:
         return jnp.zeros((layout.chunks, width, columns), dtype)
 
-    out = {name: nothing(count) for name in (*SUMS, "overflow")}
+    own = dict.fromkeys((*SUMS, "overflow"), count)
+    if in_step:
+        own["quality_fallbacks"] = group_count
+    out = {name: jnp.zeros((session_count, size), dtype) for name, size in own.items()}
     shared = {"turns": nothing(1), "unserved": nothing(1), "mask_fallbacks": nothing(len(allowed))}
-    (out if in_step else shared)["quality_fallbacks"] = nothing(group_count)
+    if not in_step:
+        shared["quality_fallbacks"] = nothing(group_count)
     state = slots.opening(slot_count, (width, count), dtype, uses)
     sums = {
-        name: jnp.zeros(values.shape[1:], dtype)
+        name: jnp.zeros((width, values.shape[1]), dtype)
         for name, values in out.items()
         if name not in ("moves", "returns", "overflow")
     }
     *_, out, shared = jax.lax.fori_loop(0, layout.blocks, block, (state, sums, out, shared))
 
     def ordered(name: str, values: jax.Array) -> jax.Array:
-        values = values.reshape(-1, values.shape[-1])[layout.place]
+        if name in shared:
+            values = values.reshape(-1, values.shape[-1])[layout.place]
         if name == "mask_fallbacks" and settings.mask is not None:
             values = values[:, settings.mask]
         if name in ("mask_fallbacks", "quality_fallbacks") and values.shape[1] > 1:
             values = values if group is None else values[:, group]
-        return jnp.broadcast_to(values, (values.shape[0], count))
+        return values
 
     found = {name: ordered(name, values) for name, values in (out | shared).items()}
     found["ttft_fallbacks"] = jnp.zeros_like(found["turns"])
