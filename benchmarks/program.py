@@ -111,8 +111,8 @@ def report(study: Study, params: RouterParams, sessions: Sessions, limits: dict[
         f"{gathers / decisions:.0f} gathers, {operations / decisions:.0f} operations, "
         f"{moved / decisions:.0f} B moved, {state_bytes / decisions:.0f} B of state, "
         f"{sums_bytes / decisions:.0f} B of sums\n"
-        f"  {1e6 * step_s:.1f} us of a core a step, {1e-6 * decisions / step_s:.0f} M decisions/s a "
-        f"core; at the limits: {parts} us\n"
+        f"  {1e6 * step_s:.1f} us of a core a step, {1e-6 * decisions / step_s:.0f} M decisions/s "
+        f"a core; at the limits: {parts} us\n"
         f"  {least_s['operations'] / step_s:.0%} of the arithmetic, "
         f"{least_s['bytes'] / step_s:.0%} of the bytes that the machine could do in that time"
     )
