@@ -50,26 +50,17 @@ class Layout:
     chunks: int = dataclasses.field(metadata={"static": True})
 
 
-def lay_out(
-    sessions: Sessions,
-    chosen: NDArray[np.int64] | None = None,
-    *,
-    width: int = WIDTH,
-    steps: int = STEPS,
-) -> Layout:
-    """Lays packed sessions, or S chosen ones of them, abreast, the longest first.
+def lay_out(sessions: Sessions, *, width: int = WIDTH, steps: int = STEPS) -> Layout:
+    """Lays packed sessions abreast, the longest first.
 
     Steps in excess of `turns / width` are at most the longest session's turns. The shape depends
-    only on the shape and count of `sessions`, or the nearest power of two above the chosen's size.
+    only on the shape and count of `sessions`.
     """
     begin, lengths = extents(sessions)
     room, widest = np.asarray(sessions.turns.session).size, sessions.turns.session.shape[1]
-    if chosen is not None:
-        begin, lengths = begin[chosen], lengths[chosen]
-        room, widest = power_above(int(lengths.sum())), power_above(int(lengths.max()))
     count = len(lengths)
     order = np.argsort(-lengths, kind="stable")
-    chunks = -(-(count if chosen is None else power_above(count)) // width)
+    chunks = -(-count // width)
     ranked = np.full((chunks, width), -1)
     ranked.ravel()[:count] = order
     each = np.where(ranked >= 0, lengths[ranked], 0)

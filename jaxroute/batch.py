@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -24,11 +24,15 @@ from jaxroute.world import Belief, Fleet, Retention, World
 MOST_SETTINGS = 256
 """Of one call: more are no faster, and are what a killed sweep has to do again."""
 
-SLOTS = 6
-"""Deployments that hold a session's tokens at a time, of nearly every session."""
+SLOTS = 5
+"""Deployments that hold a session's tokens at a time, of nearly every session: each one less is a
+tenth faster, and with 4 a tenth of the turns have to be replayed once more."""
 
 MORE_SLOTS = 16
 """For the sessions that need more."""
+
+CPU_OPTIONS = {"xla_cpu_enable_fast_min_max": True, "xla_cpu_prefer_vector_width": 512}
+"""Of XLA's compiler: plain minima and maxima, as no NaN reaches one, and the widest vectors."""
 
 _FLEET = Fleet(**dict.fromkeys(Fleet.__dataclass_fields__, 1))  # type: ignore[arg-type]
 _ALONE: dict[str, Any] = {
@@ -190,37 +194,88 @@ def _replayed(part: Part, pieces: Round) -> list[tuple[Totals, Latency | None]]:
     if pieces.layout is None:
         nothing: Any = np.zeros((len(part.rows), 0), part.params.carbon_weight.dtype)
         return [(Totals(**dict.fromkeys(FIELDS, nothing)), None)] * pieces.size
-    found = _by_slots(
-        part.given,
-        (pieces.sessions, pieces.layout),
-        mesh=pieces.mesh,
-        slot_count=part.slot_count,
-        uses=part.uses,
-    )
     out: list[tuple[Totals, Latency | None]] = []
-    for n in range(pieces.size):
-        totals, lost = devices.gather(found, n)
+    for n, (totals, lost) in enumerate(_by_slots(part, part.given, pieces, part.slot_count)):
         if lost.any():
             totals = _mended(part, devices.gather(pieces.sessions, n), totals, lost)
         out.append((jax.tree.map(np.transpose, totals), None))
     return out
 
 
-@functools.partial(jax.jit, static_argnames=("mesh", "slot_count", "uses"))
-def _by_slots(
-    given: tuple[Settings, World],
-    pieces: tuple[Sessions, Layout],
-    *,
-    mesh: Mesh,
-    slot_count: int,
-    uses: Uses,
-) -> tuple[Totals, jax.Array]:
-    def one(
-        given: tuple[Settings, World], piece: tuple[Sessions, Layout]
-    ) -> tuple[Totals, jax.Array]:
-        return replay_slots(given[0], *piece, given[1], slot_count=slot_count, uses=uses)
+def _mended(part: Part, sessions: Sessions, totals: Totals, lost: NDArray[np.bool_]) -> Totals:
+    """The slot path's `[S, P]` totals, those `lost` once more with more slots, then without."""
+    alone, world = devices.mesh(1), jax.device_get(part.given[1])
+    totals = jax.tree.map(np.array, totals)
+    for slot_count in (MORE_SLOTS, None):
+        if not lost.any():
+            break
+        chosen, rows = np.flatnonzero(lost.any(axis=1)), np.flatnonzero(lost.any(axis=0))
+        few, some = (
+            only(sessions, chosen),
+            _some(part.params, np.resize(rows, power_above(len(rows)))),
+        )
+        if slot_count is None:
+            exact, _ = jax.device_get(dense(some, few, world))
+            again, more = jax.tree.map(np.transpose, exact), np.zeros(exact.turns.T.shape, bool)
+        else:
+            again_pieces = placed([few], len(rows), alone)
+            most = min(slot_count, len(world.fleet.model))
+            ((again, more),) = _by_slots(part, (settled(some), world), again_pieces, most)
+        at, setting = np.nonzero(lost[np.ix_(chosen, rows)])
+        where = chosen[at], rows[setting]
+        for name in FIELDS:
+            getattr(totals, name)[where] = getattr(again, name)[at, setting]
+        lost = np.zeros_like(lost)
+        lost[where] = more[at, setting]
+    return totals
 
-    return devices.each(one, given, pieces, mesh)
+
+def _by_slots(
+    part: Part, given: tuple[Any, World], pieces: Round, slot_count: int
+) -> list[tuple[Totals, NDArray[np.bool_]]]:
+    """Of each piece, totals `[S, P]` and which are not exact."""
+    platform = pieces.mesh.devices.flat[0].platform
+    found = slots_on(platform)(
+        given,
+        (pieces.sessions, pieces.layout),
+        mesh=pieces.mesh,
+        slot_count=slot_count,
+        uses=part.uses,
+    )
+    out: list[Any] = []
+    for n in range(pieces.size):
+        totals, lost = devices.gather(found, n)
+        whole = jax.tree.map(lambda x, shape=lost.shape: np.broadcast_to(x, shape), totals)
+        out.append((whole, lost))
+    return out
+
+
+@functools.cache
+def slots_on(platform: str) -> Callable[..., tuple[Totals, jax.Array]]:
+    """`replay_slots` of a piece on each device, compiled for a platform."""
+
+    def program(
+        given: tuple[Settings, World],
+        pieces: tuple[Sessions, Layout],
+        *,
+        mesh: Mesh,
+        slot_count: int,
+        uses: Uses,
+    ) -> tuple[Totals, jax.Array]:
+        return devices.each(
+            lambda given, piece: replay_slots(
+                given[0], *piece, given[1], slot_count=slot_count, uses=uses
+            ),
+            given,
+            pieces,
+            mesh,
+        )
+
+    return jax.jit(
+        program,
+        static_argnames=("mesh", "slot_count", "uses"),
+        compiler_options=CPU_OPTIONS if platform == "cpu" else None,
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("mesh", "latency"))
@@ -231,40 +286,6 @@ def _by_scan(
         return dense(given[0], sessions, given[1], latency=latency)
 
     return devices.each(one, given, pieces, mesh)
-
-
-def _mended(part: Part, sessions: Sessions, totals: Totals, lost: NDArray[np.bool_]) -> Totals:
-    """The slot path's `[S, P]` totals, those `lost` once more with more slots, then without."""
-    assert part.uses is not None
-    width, world = width_for(len(part.rows)), jax.device_get(part.given[1])
-    totals = jax.tree.map(np.array, totals)
-    for slot_count in (MORE_SLOTS, None):
-        if not lost.any():
-            break
-        chosen, rows = np.flatnonzero(lost.any(axis=1)), np.flatnonzero(lost.any(axis=0))
-        few = only(sessions, chosen)
-        some = _some(part.params, np.resize(rows, power_above(len(rows))))
-        if slot_count is None:
-            exact, _ = dense(some, few, world)
-            again, more = jax.tree.map(np.transpose, jax.device_get(exact)), np.zeros(1, bool)
-        else:
-            again, more = jax.device_get(
-                replay_slots(
-                    settled(some),
-                    few,
-                    lay_out(few, width=width),
-                    world,
-                    slot_count=min(slot_count, len(world.fleet.model)),
-                    uses=part.uses,
-                )
-            )
-        at, setting = np.nonzero(lost[np.ix_(chosen, rows)])
-        where = chosen[at], rows[setting]
-        for name in FIELDS:
-            getattr(totals, name)[where] = getattr(again, name)[at, setting]
-        lost = np.zeros_like(lost)
-        lost[where] = np.broadcast_to(more, again.turns.shape)[at, setting]
-    return totals
 
 
 def uses_of(params: RouterParams, world: World) -> Uses:

@@ -28,15 +28,15 @@ class Cold(NamedTuple):
 
     Attributes:
       base_g: `[N, D, G]`, J less its offset, the price of prefill and of switching; infinite where
-        not feasible.
+        not feasible; None where the groups are many.
       u_g, x_g: `[N, D, G]`, the price of carbon of a token to prefill and of its attention; None
-        where the groups are many.
+        likewise.
       offset_g: `[N, G]`, what J has in common everywhere.
       best_g: `[N, G]`, the least score of a deployment without resident tokens, but for switching.
       best: `[N, G]`, that deployment, the lowest on a tie, as a float.
     """
 
-    base_g: jax.Array
+    base_g: Any
     u_g: Any
     x_g: Any
     offset_g: jax.Array
@@ -76,16 +76,14 @@ def weigh(
     now: Moment,
     site: Site,
     offers: Offers,
-    one: jax.Array | None,
 ) -> tuple[Cold, jax.Array]:
-    """The scores of G groups at N turns, and whether quality had to give way, `[N, G]` bool.
+    """The scores of a few groups at N turns, and whether quality had to give way, `[N, G]` bool.
 
     Args:
       groups: `[G]` leaves.
       mask: `[G]`, which of the A sets of masks is each group's; None for one set.
       uses, world, by: of the whole replay.
       now, site, offers: of the turns.
-      one: 1, where there are many groups (`slots.Tables.held`).
     """
 
     def spread(values: jax.Array) -> jax.Array:
@@ -93,12 +91,6 @@ def weigh(
 
     def each(values: jax.Array) -> jax.Array:
         return values[..., None]
-
-    def least(values: jax.Array) -> tuple[jax.Array, jax.Array]:
-        if one is None:
-            return first_least(values)
-        lowest, index = folded_least(values)
-        return lowest / one, index / one
 
     flat = jax.tree.map(lambda x: x[None], groups)
     deep = jax.tree.map(lambda x: x[None, None], groups)
@@ -122,13 +114,11 @@ def weigh(
         (uses.size, "size_price_g_per_b", world.fleet.params_b[None]),
     ):
         if used:
-            lowest, _ = least(jnp.where(eligible, each(amount), jnp.inf))
+            lowest, _ = first_least(jnp.where(eligible, each(amount), jnp.inf))
             lowest = jnp.where(jnp.isinf(lowest), 0, lowest)
             base_g += getattr(deep, price) * (each(amount) - lowest[:, None])
             offset_g += getattr(flat, price) * lowest
     base_g = jnp.where(eligible, base_g, jnp.inf)
-    if one is not None:
-        base_g = base_g / one
     assumed = jnp.zeros((1, 1, 1), base_g.dtype)
     if uses.blind:
         full = now.full_tokens[:, None, None]
@@ -139,15 +129,8 @@ def weigh(
     cold_g = base_g + (u_g * u + x_g * x)
     if uses.latency:
         cold_g += wait_g(deep, rates_deep, u, x, floored=True)
-    best_g, first = least(cold_g)
-    cold = Cold(
-        base_g=base_g,
-        u_g=u_g if one is None else None,
-        x_g=x_g if one is None else None,
-        offset_g=offset_g,
-        best_g=best_g,
-        best=first,
-    )
+    best_g, first = first_least(cold_g)
+    cold = Cold(base_g=base_g, u_g=u_g, x_g=x_g, offset_g=offset_g, best_g=best_g, best=first)
     return cold, threshold > best
 
 
@@ -157,24 +140,3 @@ def first_least(values: jax.Array) -> tuple[jax.Array, jax.Array]:
     index = jnp.arange(size, dtype=values.dtype)[None, :, None]
     ties = (values <= lowest[:, None]) | (values == lowest[:, None])
     return lowest, jnp.where(ties, index, size - 1).min(axis=1)
-
-
-def folded_least(values: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """As `first_least`, as a tree of comparisons.
-
-    With many groups XLA's CPU back end makes a vector of groups of it, which is twice as fast as
-    its reductions; with few, there would be nothing to make a vector of.
-    """
-    rows = [(values[:, d], jnp.full_like(values[:, d], float(d))) for d in range(values.shape[1])]
-    while len(rows) > 1:
-        pairs = zip(rows[::2], rows[1::2], strict=False)
-        odd = rows[-1:] if len(rows) % 2 else []
-        rows = [_lesser(*a, *b) for a, b in pairs] + odd
-    return rows[0]
-
-
-def _lesser(
-    value: jax.Array, index: jax.Array, other: jax.Array, other_index: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    wins = other < value
-    return jnp.where(wins, other, value), jnp.where(wins, other_index, index)

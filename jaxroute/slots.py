@@ -150,9 +150,7 @@ def _chosen(
         if uses.blind:
             unknown = (1 - params.cache_knowledge) * (params.assumed_hit * now.full_tokens)
             believed = params.cache_knowledge * believed + unknown
-        score_g = tables.scores("base_g", deployment) + tables.prefill_price_g(
-            params, uses, deployment, believed, now.prompt_tokens, floored=True
-        )
+        score_g = tables.score_g(params, uses, deployment, believed, now.prompt_tokens)
         score_g = score_g if k == 0 else score_g + params.switch_price_g
         scores_g.append(jnp.where(exists if k == 0 else caches.alive[k] > 0, score_g, jnp.inf))
     best_g = cold.best_g + jnp.where(exists, params.switch_price_g, 0)

@@ -129,7 +129,7 @@ def test_one_program_for_every_number():
         engine_sessions([worlds.session(rng, plain, n) for n in turns], rows=2, width=9)
         for turns in lengths
     ]
-    before = batch._by_slots._cache_size()
+    before = batch.slots_on("cpu")._cache_size()
     for sessions in packed:
         for strength in (0.5, 2.0):
             world = engine_world(plain | {"pue": plain["pue"] * strength})
@@ -137,7 +137,7 @@ def test_one_program_for_every_number():
                 params.replace(hysteresis=params.hysteresis + 0.1), sessions, world
             )
             batch.replay_settings(params, sessions, world)
-    assert batch._by_slots._cache_size() == before + 1
+    assert batch.slots_on("cpu")._cache_size() == before + 1
     there = jax.device_put((params, packed[0], engine_world(plain)))
     with jax.transfer_guard_host_to_device("disallow"):
         batch.replay_settings(*there)

@@ -134,3 +134,12 @@ def test_the_sweep_benchmark_ends_with_its_ratios():
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
     assert re.fullmatch(r"slot/numba_tuned shared=\d+\.\d\d distinct=\d+\.\d\d", last)
+
+
+@pytest.mark.slow
+def test_the_program_benchmark_prints_its_limits():
+    command = [sys.executable, "-m", "benchmarks.program", "--sessions", "50", "--settings", "16"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^limits .* [1-9]\d* G operations/s, [1-9]\d* GB/s$", done.stdout, re.M)
+    assert len(re.findall(r"^  \d+% of the arithmetic, \d+% of the bytes", done.stdout, re.M)) == 2
