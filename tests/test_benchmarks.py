@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tolerances
-from bridge import oracle_params, oracle_world
-from oracle_check import RETENTIONS, presets
+from bridge import oracle_params, oracle_sessions, oracle_world
+from oracle_check import RETENTIONS, presets, stratified, subset
 
-from jaxroute import reference
+from jaxroute import reference, stack
 from jaxroute.catalogue import PRESET_NAMES
 from jaxroute.policies import RouterParams
 from jaxroute.simulate import FIELDS
 from jaxroute.study import load_study
-from jaxroute.world import Retention
+from jaxroute.world import Retention, cast
 
 pytest.importorskip("numba")
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 sys.path.insert(0, str(ROOT))
-from benchmarks.baselines import numba_plain  # noqa: E402
+from benchmarks.baselines import numba_plain, numpy_sessions  # noqa: E402
 
 SESSIONS = 40
 TOTALS = tolerances.TOTALS["float32"]
@@ -83,10 +83,9 @@ def test_plain_loop_agrees_with_the_oracle(study, turns, name, label):
     check(presets(study)[name], turns, study.world.replace(retention=RETENTIONS[label]))
 
 
-@pytest.mark.parametrize("strength", [0.5, 2.0])
-def test_every_price_filter_and_feature_agrees_with_the_oracle(study, turns, strength):
-    """Also waits and retentions by the time of day, and contexts halved every third turn."""
-    params = RouterParams().replace(
+def priced(strength):
+    """A setting with every price, filter and feature."""
+    return RouterParams().replace(
         carbon_weight=0.8,
         embodied_weight=1.5,
         latency_price_g_per_s=1e-4,
@@ -106,6 +105,10 @@ def test_every_price_filter_and_feature_agrees_with_the_oracle(study, turns, str
         hysteresis=0.02,
         expected_gap_s=90.0,
     )
+
+
+def varying(study):
+    """A world with waits and retentions by the time of day."""
     deployments = len(study.deployments)
     hourly = Retention(
         ttl_s=np.linspace(100, 2400, 24, dtype=np.float32)[:, None],
@@ -113,10 +116,35 @@ def test_every_price_filter_and_feature_agrees_with_the_oracle(study, turns, str
         drop_on_leave=np.float32(0),
     )
     wait_s = np.linspace(0, 0.2, 96 * deployments, dtype=np.float32).reshape(96, deployments)
-    world = study.world.replace(retention=hourly, wait_s=wait_s)
+    return study.world.replace(retention=hourly, wait_s=wait_s)
+
+
+@pytest.mark.parametrize("strength", [0.5, 2.0])
+def test_every_price_filter_and_feature_agrees_with_the_oracle(study, turns, strength):
+    """Also waits and retentions by the time of day, and contexts halved every third turn."""
     third = np.arange(len(turns.gap_s)) % 3 == 0
     prefix = np.where(third, np.floor(turns.prefix_tokens / 2), turns.prefix_tokens)
-    check(params, turns._replace(prefix_tokens=prefix), world)
+    check(priced(strength), turns._replace(prefix_tokens=prefix), varying(study))
+
+
+@pytest.mark.parametrize("label", [*RETENTIONS, "varying"])
+def test_numpy_over_sessions_is_the_oracle_in_float64(study, label):
+    """Whose decisions and carbon are then those of the other engines, in whatever precision."""
+    retained = study.world.replace(retention=RETENTIONS.get(label))
+    world = cast(varying(study) if label == "varying" else retained, np.float64)
+    dataset = study.datasets[0]
+    some = subset(dataset, stratified(dataset, 10, longer_than=1000))
+    sessions = cast(some.sessions, np.float64)
+    settings = [*presets(study).values(), priced(0.5), priced(2.0)]
+    found = numpy_sessions.run(cast(stack(settings), np.float64), sessions, world)
+    assert found["moves"].sum() > 0
+    plain_world, plain_sessions = oracle_world(world), oracle_sessions(sessions)
+    for p, setting in enumerate(settings):
+        for s, session in enumerate(plain_sessions):
+            expected = reference.replay(plain_world, session, oracle_params(setting)).totals
+            for name in FIELDS:
+                got = found[name][p, s]
+                assert np.isclose(got, expected[name], rtol=1e-9, atol=1e-15), (p, s, name)
 
 
 @pytest.mark.slow
