@@ -49,14 +49,9 @@ def report(sessions: int | None) -> None:
     """Runs everything and prints it."""
     load = os.getloadavg()[0]
     command = None if sessions else time_command()
-    engine, numba = (run_alone(name, sessions) for name in ENGINES)
-    packages = ("jaxroute", "jax", "jaxlib", "numpy", "numba")
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
-    machine = f"{processor()}, {os.cpu_count()} cores, load {load:.1f} before"
-    print(f"device    {engine['device']}; {machine}")
-    print(f"versions  python {platform.python_version()}, {', '.join(versions)}")
-    print(f"date      {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC")
-    print(f"sizes     {engine['sizes']}\n")
+    subset = ["--sessions", str(sessions)] if sessions else []
+    engine, numba = (run_alone(__file__, name, *subset) for name in ENGINES)
+    print_heading(engine["device"], engine["sizes"], load)
     if command:
         wall_s, peak_mib = command
         print(
@@ -88,6 +83,16 @@ def report(sessions: int | None) -> None:
     print(f"largest difference over all {difference.size} settings: {difference.max():.1e}")
     assert difference.max() < LARGEST_DIFFERENCE, "the engines disagree: their times mean nothing"
     print(f"ratio engine/numba: {rate(engine) / rate(numba):.3f}")
+
+
+def print_heading(device: str, sizes: str, load: float) -> None:
+    """Device and machine with its load before the run, versions, date and sizes."""
+    packages = ("jaxroute", "jax", "jaxlib", "numpy", "numba")
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
+    print(f"device    {device}; {processor()}, {os.cpu_count()} cores, load {load:.1f} before")
+    print(f"versions  python {platform.python_version()}, {', '.join(versions)}")
+    print(f"date      {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC")
+    print(f"sizes     {sizes}\n")
 
 
 def rate(found: dict[str, Any]) -> float:
@@ -141,11 +146,10 @@ def time_command() -> tuple[float, float]:
         return time.perf_counter() - began, peak_mib(resource.RUSAGE_CHILDREN)
 
 
-def run_alone(name: str, sessions: int | None) -> dict[str, Any]:
-    """`measure` in a process of its own."""
-    print(name, file=sys.stderr)
-    subset = ["--sessions", str(sessions)] if sessions else []
-    return json.loads(run_cold([__file__, "--only", name, *subset]))
+def run_alone(script: str, engine: str, *options: str) -> dict[str, Any]:
+    """What a benchmark finds of one engine, `--only` it, in a process of its own."""
+    print(engine, file=sys.stderr)
+    return json.loads(run_cold([script, "--only", engine, *options]))
 
 
 def first(dataset: Any, sessions: int) -> Any:
@@ -230,7 +234,7 @@ def run_numba(study: Any, dataset: Any, params: list[Any]) -> dict[str, Any]:
     from benchmarks.baselines import numba_plain
     from jaxroute.simulate import FIELDS
 
-    turns = numba_plain.flatten(dataset)
+    turns = numba_plain.flatten(dataset.sessions)
 
     def grid() -> list[list[Any]]:
         return [

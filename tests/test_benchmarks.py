@@ -42,7 +42,7 @@ def study():
 
 @pytest.fixture(scope="module")
 def turns(study):
-    return numba_plain.flatten(study.datasets[0])
+    return numba_plain.flatten(study.datasets[0].sessions)
 
 
 def sample(turns):
