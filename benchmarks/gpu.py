@@ -14,13 +14,11 @@ import argparse
 import functools
 import itertools
 import os
-import re
-import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 sys.path[0] = str(Path(__file__).parents[1])
 
@@ -28,20 +26,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import checks, program, synthetic
+from benchmarks import checks, compiled, program, synthetic
 from benchmarks.compare import print_heading
+from benchmarks.compiled import Program
 from jaxroute import batch
-from jaxroute.abreast import lay_out, width_for
 from jaxroute.numerics import stack
-from jaxroute.policies import RouterParams
-from jaxroute.sessions import Sessions
-from jaxroute.slot_scan import replay_slots
 from jaxroute.study import Study, load_study
-from jaxroute.world import Retention, World
+from jaxroute.world import Retention
 
+PATHS = {"slot": compiled.by_slots, "dense": compiled.dense}
 TURNS = 32
-SMALLEST, BATCH = 1e6, 1e7
-"""Sessions x settings: where the decades begin, and of the largest batch."""
+SMALLEST = 1e6
+"""Sessions x settings: where the decades begin."""
+
+BATCH, BATCH_SESSIONS = 1e7, 40_000
+"""Of the largest batch, sessions x settings and sessions; these take 10 kB each."""
 
 DENSE_ROWS = 4_096
 """Sessions that the dense scan replays side by side on an accelerator, at most."""
@@ -49,16 +48,10 @@ DENSE_ROWS = 4_096
 REPEATS, ENOUGH_S = 3, 2.0
 CHECKED = ("carbon_router", "fair_carbon", "sticky", "random")
 COPY_MIB = {"cpu": 128}
-
-
-class Program(NamedTuple):
-    """A compiled path on a batch: `run` replays it once and waits."""
-
-    run: Callable[[], Any]
-    compile_s: float
-    kernels: int
-    state_bytes: float
-    memory_mib: float
+HEADS = (
+    *("sessions", "compile s", "best s", "M/s", "kernels", "state B", "GB/s", "of copy", "MiB"),
+    *("  batch's g", "inexact %"),
+)
 
 
 def main() -> None:
@@ -73,7 +66,12 @@ def main() -> None:
     print_heading(f"{device.device_kind} ({device.platform})", sizes, os.getloadavg()[0])
     check(study)
     copied = copy_bytes_per_s(COPY_MIB.get(device.platform, 1024))
-    print(f"a device copy reads and writes {copied / 1e9:,.0f} GB/s\n")
+    print(f"a device copy reads and writes {copied / 1e9:,.0f} GB/s")
+    print(
+        "kernels are of a step; state is what a step reads and writes of it at least, a decision;"
+    )
+    print("GB/s is of state, MiB what the program takes; inexact sessions need more slots and are")
+    print("replayed with them by replay_settings alone\n")
     measure(study, options.settings, options.largest, copied, lambda: ends - time.perf_counter())
     print(f"most memory in use at a time: {most_in_use()}")
     print(f"{options.seconds - (ends - time.perf_counter()):.0f} s")
@@ -92,7 +90,7 @@ def check(study: Study) -> None:
     )
     settings = stack([*map(study.preset, CHECKED), everything])
     fading = study.world.replace(retention=Retention.of(300.0, 600.0))
-    sessions = synthetic.sessions(study.world, 16, TURNS)
+    sessions = synthetic.sessions(study.world, 48, TURNS)
     excused = checks.against_oracle(settings, sessions, [study.world, fading])
     print(f"reference.py: the same decisions and sums, {excused} sessions excused", flush=True)
     excused = checks.compiled_against_eager(study.preset("carbon_router"), study.world)
@@ -105,58 +103,62 @@ def measure(
     study: Study, count: int, largest: float, copied: float, left: Callable[[], float]
 ) -> None:
     """Prints a row for each size, path and kind of settings, as long as there are seconds left."""
-    heads = (
-        "sessions",
-        "compile s",
-        "best s",
-        "M/s",
-        "kernels",
-        "state B",
-        "GB/s",
-        "of copy",
-        "MiB",
-    )
-    print(f"{'path, settings':17}" + "".join(f"{head:>10}" for head in heads))
+    print(f"{'path, settings':17}" + "".join(f"{head:>10}" for head in HEADS))
     decades = itertools.takewhile(lambda x: x < largest, (SMALLEST * 10**n for n in range(9)))
     kinds = {
         kind: program.settings(study, count, distinct=kind == "distinct")
         for kind in ("shared", "distinct")
     }
     speed: dict[Any, float] = {}
-    compiled: dict[Any, Program] = {}
+    programs: dict[Any, Program] = {}
     sessions, slowest_s = None, 0.0
     for lanes in [*decades, largest]:
-        each = max(1, round(min(lanes, BATCH) / count))
+        each = max(1, min(round(min(lanes, BATCH) / count), BATCH_SESSIONS))
         times = max(1, round(lanes / count / each))
         if sessions is None or sessions.count != each:
             sessions = synthetic.sessions(study.world, each, TURNS, rows=rows_for(each))
-            compiled = {}
+            programs = {}
         decisions = each * times * TURNS * count
         for key in itertools.product(PATHS, kinds):
             name, (path, kind) = ", ".join(key), key
-            wanted_s = slowest_s * (key not in compiled) + decisions / speed.get(key, np.inf)
+            runs_s = (decisions + decisions / times) / speed.get(key, np.inf)  # one to warm up
+            wanted_s = slowest_s * (key not in programs) + runs_s
             if left() < wanted_s or left() < 0:
                 needs = f"about {wanted_s:,.0f} s" if wanted_s else "some time"
                 print(f"{name:17}{each * times:>10,}  skipped: {needs}, {left():,.0f} s left")
                 continue
             try:
-                if key not in compiled:
-                    compiled[key] = compile_path(PATHS[path], kinds[kind], sessions, study.world)
-                one = compiled[key]
+                if key not in programs:
+                    programs[key] = compiled.compile_path(
+                        PATHS[path], kinds[kind], sessions, study.world
+                    )
+                one = programs[key]
                 best_s = best(one.run, times)
             except jax.errors.JaxRuntimeError as error:
                 print(f"{name:17}{each * times:>10,}  skipped: {str(error).splitlines()[0]}")
                 continue
             slowest_s, speed[key] = max(slowest_s, one.compile_s), decisions / best_s
-            moved = speed[key] * one.state_bytes
-            print(
-                f"{name:17}{each * times:>10,}{one.compile_s:>10.1f}{best_s:>10.3f}"
-                f"{speed[key] / 1e6:>10,.1f}{one.kernels:>10}{one.state_bytes:>10,.0f}"
-                f"{moved / 1e9:>10,.1f}{moved / copied:>10.3f}{one.memory_mib:>10,.0f}",
-                flush=True,
-            )
-    if left() > 0:
-        print(f"\n{whole_calls(study, kinds, sessions)}")
+            print(row(name, each * times, one, best_s, speed[key], copied), flush=True)
+    print(f"\nreplay_settings, from host to host, {sessions.count:,} sessions:", end="")
+    for kind, params in kinds.items():
+        # It may replay some sessions with more slots and some densely, and compiles for that.
+        decisions = sessions.count * TURNS * count
+        wanted_s = 3 * slowest_s + 6 * decisions / speed.get(("slot", kind), 1.0)
+        if left() > wanted_s:
+            run = functools.partial(batch.replay_settings, params, sessions, study.world)
+            print(f" {kind} {decisions / best(run, 1) / 1e6:,.1f} M/s", end="", flush=True)
+        else:
+            print(f" {kind} skipped, {left():,.0f} s left", end="")
+    print()
+
+
+def row(name: str, sessions: int, one: Program, best_s: float, speed: float, copied: float) -> str:
+    moved = speed * one.state_bytes
+    return (
+        f"{name:17}{sessions:>10,}{one.compile_s:>10.1f}{best_s:>10.3f}{speed / 1e6:>10,.1f}"
+        f"{one.kernels:>10}{one.state_bytes:>10,.0f}{moved / 1e9:>10,.1f}{moved / copied:>10.3f}"
+        f"{one.memory_mib:>10,.0f}{one.carbon_g:>12,.1f}{one.inexact_pct:>10.3f}"
+    )
 
 
 def rows_for(sessions: int) -> int | None:
@@ -164,43 +166,6 @@ def rows_for(sessions: int) -> int | None:
     if jax.default_backend() == "cpu":
         return None
     return -(-sessions // -(-sessions // DENSE_ROWS))
-
-
-def by_slots(params: RouterParams, sessions: Sessions, world: World) -> tuple[Any, ...]:
-    """The program behind `batch.replay_settings`, its inputs on the device, and what is static."""
-    layout = lay_out(sessions, width=width_for(len(params.carbon_weight)))
-    inputs = jax.device_put((batch.settled(params), sessions, layout, world))
-    return replay_slots, inputs, {"slot_count": batch.SLOTS, "uses": batch.uses_of(params, world)}
-
-
-def dense(params: RouterParams, sessions: Sessions, world: World) -> tuple[Any, ...]:
-    """The scan of `evaluate` under `vmap`, likewise."""
-    return batch.dense, jax.device_put((params, sessions, world)), {}
-
-
-PATHS = {"slot": by_slots, "dense": dense}
-
-
-def compile_path(
-    path: Callable[..., Any], params: RouterParams, sessions: Sessions, world: World
-) -> Program:
-    """Compiles a path for a batch, and counts in the program what a step does."""
-    function, inputs, static = path(params, sessions, world)
-    began = time.perf_counter()
-    traced = function.trace(*inputs, **static)
-    compiled = traced.lower().compile()
-    compile_s = time.perf_counter() - began
-    carried_bytes, abreast = carried(traced.jaxpr)
-    sizes = compiled.memory_analysis()
-    parts = ("argument", "output", "temp")
-    memory = sum(getattr(sizes, f"{part}_size_in_bytes") for part in parts)
-    return Program(
-        run=lambda: jax.block_until_ready(compiled(*inputs)),
-        compile_s=compile_s,
-        kernels=program.counts(inlined(compiled.as_text()))[0],
-        state_bytes=2 * carried_bytes / abreast,
-        memory_mib=memory / 2**20,
-    )
 
 
 def best(run: Callable[[], Any], times: int) -> float:
@@ -213,68 +178,6 @@ def best(run: Callable[[], Any], times: int) -> float:
             run()
         spent.append(time.perf_counter() - began)
     return min(spent)
-
-
-def carried(jaxpr: Any) -> tuple[int, int]:
-    """Bytes that the innermost scan carries from step to step, and its decisions a step.
-
-    Of the carry only what a step computes with: arrays that it merely adds or writes rows to are
-    left out. Most of the rest have an element for each decision.
-
-    >>> step = lambda c, _: (c * 2, None)
-    >>> scan = lambda x: jax.lax.scan(step, x, None, length=3)
-    >>> carried(jax.make_jaxpr(scan)(np.zeros((4, 8), np.float32)))
-    (128, 32)
-    """
-    body = max(_scans(jaxpr.jaxpr), key=lambda step: len(step["jaxpr"].jaxpr.eqns))
-    step, first = body["jaxpr"].jaxpr, body["num_consts"]
-    used = {
-        id(atom)
-        for eqn in step.eqns
-        if eqn.primitive.name not in ("cond", "scatter-add", "dynamic_update_slice")
-        for atom in eqn.invars
-    }
-    leaves = [
-        leaf.aval for leaf in step.invars[first : first + body["num_carry"]] if id(leaf) in used
-    ]
-    carried_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    return carried_bytes, statistics.mode(leaf.size for leaf in leaves)
-
-
-def _scans(jaxpr: Any) -> list[dict[str, Any]]:
-    """Parameters of the scans of a jaxpr that hold no other."""
-    found = []
-    for eqn in jaxpr.eqns:
-        inner = []
-        for value in jax.tree.leaves(eqn.params, is_leaf=lambda x: hasattr(x, "jaxpr")):
-            if hasattr(value, "jaxpr"):
-                inner += _scans(value.jaxpr)
-        found += inner or ([eqn.params] if eqn.primitive.name == "scan" else [])
-    return found
-
-
-def inlined(text: str) -> str:
-    """A program's text with the computations that it calls, such as command buffers, in place.
-
-    >>> graph = "  %f = f32[8] fusion(%p), calls=%g\\n  ROOT %h = f32[8] fusion(%f), calls=%g\\n"
-    >>> called = "%graph (p: f32[8]) -> f32[8] {\\n" + graph + "}\\n"
-    >>> step = "%b (p: f32[8]) -> f32[8] {\\n  %c = f32[8] call(%p), to_apply=%graph\\n}\\n"
-    >>> program.counts(inlined(called + step + "body=%b\\n"))[0]
-    2
-    """
-    bodies = dict(re.findall(r"^%?(\S+) \(.*\{\n((?s:.*?))^\}", text, re.MULTILINE))
-    call = re.compile(r"^.* call\(.*to_apply=%?([^, \n]+).*\n", re.MULTILINE)
-    return call.sub(lambda found: bodies.get(found[1], found[0]), text)
-
-
-def whole_calls(study: Study, kinds: dict[str, RouterParams], sessions: Sessions) -> str:
-    """Decisions/s of `batch.replay_settings`, from the host and back, more slots where needed."""
-    found = []
-    for kind, params in kinds.items():
-        run = functools.partial(batch.replay_settings, params, sessions, study.world)
-        decisions = sessions.count * TURNS * len(params.carbon_weight)
-        found.append(f"{kind} {decisions / best(run, 1) / 1e6:,.1f} M/s")
-    return f"replay_settings, host to host, {sessions.count:,} sessions: {', '.join(found)}"
 
 
 def most_in_use() -> str:

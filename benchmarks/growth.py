@@ -59,7 +59,7 @@ def table(found: Mapping[str, Points], axes: Mapping[str, Sequence[int]] = AXES)
     """Lines of a table: M decisions/s of each engine, and how its seconds grow between points.
 
     >>> table({"slot": {"turns": [1e6, 2e6]}}, {"turns": (8, 32)})[1:]
-    ['turns                      8           32', '  slot                   1.0   2.0 ^0.50']
+    ['turns                      8          32', '  slot                   1.0   2.0 ^0.50']
     """
     lines = ["M decisions/s, and ^ the exponent by which seconds grow from the point before"]
     for axis, values in axes.items():

@@ -1,5 +1,6 @@
 """The rival of the benchmark computes what the oracle does, and the benchmark runs."""
 
+import doctest
 import re
 import subprocess
 import sys
@@ -22,7 +23,8 @@ pytest.importorskip("numba")
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 sys.path.insert(0, str(ROOT))
-from benchmarks.baselines import numba_plain, numpy_sessions  # noqa: E402
+from benchmarks import checks, compiled, engines, gpu, growth, program, synthetic  # noqa: E402
+from benchmarks.baselines import numba_plain, numpy_sessions, python_loop  # noqa: E402
 
 SESSIONS = 40
 TOTALS = tolerances.TOTALS["float32"]
@@ -162,3 +164,89 @@ def test_the_sweep_benchmark_ends_with_its_ratios():
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
     assert re.fullmatch(r"slot/numba_tuned shared=\d+\.\d\d distinct=\d+\.\d\d", last)
+
+
+def test_growth_changes_one_number_at_a_time(study):
+    """In a second, as many decisions as the point has."""
+    axes = {"sessions": (3, 6), "turns": (2,), "deployments": (12, 240), "settings": (1, 300)}
+    seen = []
+
+    def seconds(params, shares, world):
+        turns = sum(int(share.turns.valid.sum()) for share in shares)
+        seen.append((len(params.carbon_weight), turns, len(world.fleet.model)))
+        return 1.0
+
+    found = growth.measure(seconds, study, parts=3, axes=axes)
+    assert set(found["deployments"]) == {126 * 32 * 256}  # thirds of 128 sessions
+    assert found["sessions"] == [3 * 32 * 256, 6 * 32 * 256]
+    assert found["turns"] == [126 * 2 * 256]
+    assert found["settings"] == [126 * 32 * 1, 126 * 32 * 300]
+    assert {deployments for *_, deployments in seen} == {12, 60, 240}
+
+
+@pytest.mark.parametrize("module", [compiled, growth, program])
+def test_examples_of_the_benchmarks(module):
+    found = doctest.testmod(module)
+    assert found.attempted > 0
+    assert not found.failed
+
+
+def test_the_check_of_a_device_stops_at_a_wrong_sum_or_decision(study, monkeypatch):
+    """The engine is right, so the oracle is changed: first its grid, then what it may choose."""
+    params = stack([study.preset("carbon_router"), study.preset("random")])
+    sessions = synthetic.sessions(study.world, 6, 4)
+    assert checks.against_oracle(params, sessions, [study.world]) == 0
+    world_of = python_loop.world_of
+
+    def changed(**factors):
+        return lambda world: {n: x * factors.get(n, 1) for n, x in world_of(world).items()}
+
+    monkeypatch.setattr(python_loop, "world_of", changed(price_usd_per_kwh=1.001))
+    with pytest.raises(SystemExit, match="sums of setting 0"):
+        checks.against_oracle(params, sessions, [study.world])
+    monkeypatch.setattr(python_loop, "world_of", changed(pre_j=np.linspace(30, 1, 60)))
+    with pytest.raises(SystemExit, match=r"setting 0, session \d+: at turn \d"):
+        checks.against_oracle(params, sessions, [study.world])
+
+
+def test_the_accelerator_benchmark_says_what_it_skips(study, capsys):
+    gpu.measure(study, count=4, largest=1e4, copied=1.0, left=lambda: -1.0)
+    *rows, _, last = capsys.readouterr().out.splitlines()[1:]
+    assert len(rows) == 4
+    assert all("skipped: some time, -1 s left" in row for row in rows)
+    assert "shared skipped" in last and "distinct skipped" in last
+
+
+@pytest.mark.slow
+def test_the_accelerator_benchmark_runs_on_a_cpu():
+    options = ["--largest", "1e4", "--settings", "16"]
+    command = [sys.executable, str(BENCHMARKS / "gpu.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "skipped" not in done.stdout
+    for path in ("slot, shared", "slot, distinct", "dense, shared", "dense, distinct"):
+        assert re.search(rf"^{path} +625 ", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"host to host, 625 sessions: shared \S+ M/s distinct \S+ M/s$", done.stdout, re.M
+    )
+
+
+@pytest.mark.slow
+def test_op_by_op_is_compared_with_compiled(study, monkeypatch):
+    setting = study.preset("carbon_router")
+    assert checks.compiled_against_eager(setting, study.world, count=40) == 0
+    monkeypatch.setattr(checks, "TOTALS", 0.0)  # the two do differ in the last bits
+    with pytest.raises(SystemExit, match="op by op"):
+        checks.compiled_against_eager(setting, study.world, count=40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deployments", synthetic.FLEETS)
+def test_engines_agree_on_every_fleet(study, deployments):
+    world = synthetic.world(deployments)
+    assert len(world.fleet.model) == deployments
+    parts = [synthetic.sessions(world, 20, 8)]
+    params = program.settings(study, 16, distinct=True)
+    expected = engines.loop(params, parts, world)
+    for engine in (engines.numpy, engines.plain, engines.tuned, engines.by_slots, engines.dense):
+        np.testing.assert_allclose(engine(params, parts, world), expected, rtol=1e-5)
