@@ -82,35 +82,37 @@ def carried(jaxpr: Any) -> tuple[int, int]:
     Of the carry only what a step computes with: arrays that it merely adds or writes rows to are
     left out. Most of the rest have an element for each decision.
 
-    >>> step = lambda c, _: (c * 2, None)
-    >>> scan = lambda x: jax.lax.scan(step, x, None, length=3)
-    >>> carried(jax.make_jaxpr(scan)(jax.numpy.zeros((4, 8))))
+    >>> def run(k, x, xs):
+    ...     return jax.lax.scan(lambda c, y: (c * k[None] + y, c), x, xs)
+    >>> k, x, xs = jax.numpy.zeros(8), jax.numpy.zeros((4, 8)), jax.numpy.zeros((3, 1, 8))
+    >>> carried(jax.make_jaxpr(run)(k, x, xs))
     (128, 32)
     """
-    body = max(_scans(jaxpr.jaxpr), key=lambda step: len(step["jaxpr"].jaxpr.eqns))
-    step, first = body["jaxpr"].jaxpr, body["num_consts"]
+    scan = max(_scans(jaxpr.jaxpr), key=lambda scan: len(scan.params["jaxpr"].jaxpr.eqns))
+    step = scan.params["jaxpr"].jaxpr
     used = {
         id(atom)
         for eqn in step.eqns
         if eqn.primitive.name not in ("cond", "scatter-add", "dynamic_update_slice")
         for atom in eqn.invars
     }
-    leaves = [
-        leaf.aval for leaf in step.invars[first : first + body["num_carry"]] if id(leaf) in used
-    ]
+    # What is scanned over has a dimension less inside; before it stand constants and the carry.
+    count = sum(a.aval.ndim == b.aval.ndim for a, b in zip(scan.outvars, step.outvars, strict=True))
+    ends = sum(a.aval.ndim == b.aval.ndim for a, b in zip(scan.invars, step.invars, strict=True))
+    leaves = [leaf.aval for leaf in step.invars[ends - count : ends] if id(leaf) in used]
     carried_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     return carried_bytes, statistics.mode(leaf.size for leaf in leaves)
 
 
-def _scans(jaxpr: Any) -> list[dict[str, Any]]:
-    """Parameters of the scans of a jaxpr that hold no other."""
+def _scans(jaxpr: Any) -> list[Any]:
+    """The scans of a jaxpr that hold no other."""
     found = []
     for eqn in jaxpr.eqns:
         inner = []
         for value in jax.tree.leaves(eqn.params, is_leaf=lambda x: hasattr(x, "jaxpr")):
             if hasattr(value, "jaxpr"):
                 inner += _scans(value.jaxpr)
-        found += inner or ([eqn.params] if eqn.primitive.name == "scan" else [])
+        found += inner or ([eqn] if eqn.primitive.name == "scan" else [])
     return found
 
 

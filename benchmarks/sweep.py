@@ -54,7 +54,7 @@ RIVAL = "numba_tuned"
 ENTRIES = {
     "python_loop": Entry(engines.loop, settings=FEW_SETTINGS, sessions=FEW_SESSIONS),
     "numpy_sessions": Entry(engines.numpy, settings=FEW_SETTINGS),
-    "numba_plain": Entry(engines.plain, settings=64),
+    "numba_plain": Entry(engines.plain, settings=32),
     RIVAL: Entry(engines.tuned, growth=True),
     "slot": Entry(engines.by_slots, side_by_side=True, growth=True),
     "dense": Entry(engines.dense, settings=64, side_by_side=True, growth=True),
