@@ -8,6 +8,7 @@ timed apart, with empty caches. A decision is one turn under one setting. Progre
 """
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,7 @@ def report(sessions: int | None) -> None:
     """Runs everything and prints it."""
     load = os.getloadavg()[0]
     command = None if sessions else time_command()
-    subset = ["--sessions", str(sessions)] if sessions else []
-    engine, numba = (run_alone(__file__, name, *subset) for name in ENGINES)
+    engine, numba = (run_alone(name, sessions) for name in ENGINES)
     print_heading(engine["device"], engine["sizes"], load)
     if command:
         wall_s, peak_mib = command
@@ -120,13 +120,16 @@ def peak_mib(who: int) -> float:
     return resource.getrusage(who).ru_maxrss * unit_bytes / 2**20
 
 
+@contextlib.contextmanager
+def no_caches() -> Iterator[dict[str, str]]:
+    """An environment for Python processes without compiled code from earlier runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield os.environ | {"NUMBA_CACHE_DIR": folder, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+
+
 def run_cold(arguments: list[str]) -> str:
     """Output of a Python process without compiled code from earlier runs."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {
-            "NUMBA_CACHE_DIR": folder,
-            "JAX_ENABLE_COMPILATION_CACHE": "false",
-        }
+    with no_caches() as environment:
         done = subprocess.run(
             [sys.executable, *arguments],
             env=environment,
@@ -146,10 +149,11 @@ def time_command() -> tuple[float, float]:
         return time.perf_counter() - began, peak_mib(resource.RUSAGE_CHILDREN)
 
 
-def run_alone(script: str, engine: str, *options: str) -> dict[str, Any]:
-    """What a benchmark finds of one engine, `--only` it, in a process of its own."""
-    print(engine, file=sys.stderr)
-    return json.loads(run_cold([script, "--only", engine, *options]))
+def run_alone(name: str, sessions: int | None) -> dict[str, Any]:
+    """`measure` in a process of its own."""
+    print(name, file=sys.stderr)
+    subset = ["--sessions", str(sessions)] if sessions else []
+    return json.loads(run_cold([__file__, "--only", name, *subset]))
 
 
 def first(dataset: Any, sessions: int) -> Any:

@@ -4,17 +4,20 @@
 
 The bundled trace under P settings, on all cores: settings that share their prices and differ in the
 gate, and settings that all differ in price and floor. Each engine runs in a process of its own with
-empty caches; the slow ones replay the first of the settings and sessions, and decisions/s compare
-them. A decision is one turn under one setting; seconds are the best of three, compiling apart.
-Growth is on made-up conversations under settings that share prices. Progress goes to stderr.
+empty caches, and they take turns, case by case; the slow ones replay the first of the settings and
+sessions, and decisions/s compare them. A decision is one turn under one setting; seconds are the
+best of three, compiling apart. Growth is on made-up conversations under settings that share prices.
+Progress goes to stderr.
 """
 
 # ruff: noqa: E402
 
 import argparse
+import contextlib
 import json
 import os
 import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -27,7 +30,7 @@ import jax
 import numpy as np
 
 from benchmarks import engines, growth
-from benchmarks.compare import first, peak_mib, print_heading, run_alone
+from benchmarks.compare import first, no_caches, peak_mib, print_heading
 from benchmarks.engines import Engine
 from benchmarks.program import settings
 from jaxroute.study import load_study
@@ -68,7 +71,7 @@ def main() -> None:
     parser.add_argument("--only", choices=ENTRIES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:
-        print(json.dumps(measure(options.only, options.settings, options.sessions)))
+        serve(options.only, options.settings, options.sessions)
     else:
         report(options.settings, options.sessions)
 
@@ -77,9 +80,9 @@ def report(count: int, sessions: int | None) -> None:
     """Runs everything and prints it."""
     load = os.getloadavg()[0]
     given = ["--settings", str(count), *(["--sessions", str(sessions)] if sessions else [])]
-    found = {name: run_alone(__file__, name, *given) for name in ENTRIES}
+    found = measured(given, ["sizes", *map(", ".join, CASES), "memory"])
     rival = found[RIVAL]
-    print_heading(rival["device"], rival["sizes"], load)
+    print_heading(rival["sizes"]["device"], rival["sizes"]["work"], load)
     heads = (
         "settings",
         "sessions",
@@ -95,20 +98,20 @@ def report(count: int, sessions: int | None) -> None:
     for case in map(", ".join, CASES):
         print(case)
         for name, each in found.items():
-            row = each["cases"][case]
+            row = each[case]
             carbon_g = np.array(row["carbon_g"])
             few = ENTRIES[name].sessions is not None
-            same_g = np.array(rival["cases"][case]["few_g" if few else "carbon_g"])[: len(carbon_g)]
+            same_g = np.array(rival[case]["few_g" if few else "carbon_g"])[: len(carbon_g)]
             differs = np.abs(carbon_g / same_g - 1).max()
             worst = max(worst, differs)
             print(
-                f"  {name:14}{len(carbon_g):>10,}{each['sessions']:>10,}"
+                f"  {name:14}{len(carbon_g):>10,}{each['sizes']['sessions']:>10,}"
                 f"{row['compile_s']:>10.1f}{row['best_s']:>10.3f}{row['speed'] / 1e6:>10.3f}"
                 f"{ratio(found, name, case):>10.4f}{carbon_g.sum():>10,.1f}{differs:>10.1e}"
             )
     print("\npeak MiB: " + ", ".join(f"{name} {memory(each)}" for name, each in found.items()))
     if not sessions:
-        grown = {name: each["growth"] for name, each in found.items() if each["growth"]}
+        grown = {name: each["growth"] for name, each in found.items() if ENTRIES[name].growth}
         print("", *growth.table(grown), "", sep="\n")
     if worst > LARGEST_DIFFERENCE:
         sys.exit(f"the engines disagree by {worst:.1e}: their times mean nothing")
@@ -117,7 +120,7 @@ def report(count: int, sessions: int | None) -> None:
 
 
 def ratio(found: dict[str, Any], name: str, case: str) -> float:
-    return found[name]["cases"][case]["speed"] / found[RIVAL]["cases"][case]["speed"]
+    return found[name][case]["speed"] / found[RIVAL][case]["speed"]
 
 
 def told(found: dict[str, Any], label: str) -> str:
@@ -127,50 +130,74 @@ def told(found: dict[str, Any], label: str) -> str:
 
 
 def memory(found: dict[str, Any]) -> str:
-    return f"{found['peak_mib']:,.0f} (loaded {found['loaded_mib']:,.0f})"
+    return f"{found['memory']:,.0f} (loaded {found['sizes']['loaded_mib']:,.0f})"
 
 
-def measure(name: str, count: int, sessions: int | None) -> dict[str, Any]:
-    """Replays the trace in every case, and the points of growth: seconds, MiB and grams."""
+def measured(options: list[str], wanted: list[str]) -> dict[str, dict[str, Any]]:
+    """What each engine answers to each request, the engines one after another; growth last."""
+    found: dict[str, dict[str, Any]] = {name: {} for name in ENTRIES}
+    with no_caches() as environment, contextlib.ExitStack() as stack:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        processes = {}
+        for name in ENTRIES:
+            command = [sys.executable, __file__, "--only", name, *options]
+            process = subprocess.Popen(command, env=environment, **pipes)
+            processes[name] = stack.enter_context(process)
+        growing = [] if "--sessions" in options else ["growth"]
+        for request in [*wanted, *growing]:
+            for name, process in processes.items():
+                if request != "growth" or ENTRIES[name].growth:
+                    print(f"{request}: {name}", file=sys.stderr)
+                    process.stdin.write(f"{request}\n")
+                    process.stdin.flush()
+                    if not (answer := process.stdout.readline()):
+                        sys.exit(f"{name} ended")
+                    found[name][request] = json.loads(answer)
+    return found
+
+
+def serve(name: str, count: int, sessions: int | None) -> None:
+    """Answers the requests that come in, a line of JSON each."""
     entry, study = ENTRIES[name], load_study()
     dataset = first(study.datasets[0], sessions or len(study.datasets[0].lengths))
-    few = first(dataset, FEW_SESSIONS)
     cores = len(os.sched_getaffinity(0)) if entry.side_by_side else 1
     mine = first(dataset, entry.sessions or len(dataset.lengths))
     turns = int(mine.lengths.sum())
     parts = [part for _, part in mine.blocks(-(-turns // cores))]
-    count = min(count, entry.settings or count)
-    loaded_mib = peak_mib(resource.RUSAGE_SELF)
-    cases = {}
-    for kind, label in CASES:
-        params = settings(study, count, distinct=kind == "distinct")
+    few = first(dataset, FEW_SESSIONS).sessions
+    asked = min(count, entry.settings or count)
+    work = f"{len(dataset.lengths):,} sessions, {dataset.lengths.sum():,} turns"
+
+    def replayed(kind: str, label: str) -> dict[str, Any]:
+        params = settings(study, asked, distinct=kind == "distinct")
         world = study.world.replace(retention=study.retentions[label])
-        carbon_g, first_s, best_s = timed(lambda p=params, w=world: entry.run(p, parts, w))
-        cases[f"{kind}, {label}"] = {
+        carbon_g, first_s, best_s = timed(lambda: entry.run(params, parts, world))
+        row = {
             "carbon_g": carbon_g.tolist(),
             "compile_s": max(first_s - best_s, 0),
             "best_s": best_s,
-            "speed": turns * count / best_s,
+            "speed": turns * asked / best_s,
         }
         if name == RIVAL:
             some = jax.tree.map(lambda x: x[:FEW_SETTINGS], params)
-            few_g = entry.run(some, [few.sessions], world)
-            cases[f"{kind}, {label}"]["few_g"] = few_g.tolist()
-    found = {
-        "device": jax.devices()[0].device_kind,
-        "sizes": f"{len(dataset.lengths):,} sessions, {dataset.lengths.sum():,} turns, "
-        f"{len(study.deployments)} deployments, {count:,} settings",
-        "sessions": len(mine.lengths),
-        "loaded_mib": loaded_mib,
-        "peak_mib": peak_mib(resource.RUSAGE_SELF),
-        "cases": cases,
-        "growth": None,
-    }
-    if entry.growth and not sessions:
-        found["growth"] = growth.measure(
+            row["few_g"] = entry.run(some, [few], world).tolist()
+        return row
+
+    answers = {
+        "sizes": lambda: {
+            "device": jax.devices()[0].device_kind,
+            "work": f"{work}, {len(study.deployments)} deployments, {count:,} settings",
+            "sessions": len(mine.lengths),
+            "loaded_mib": peak_mib(resource.RUSAGE_SELF),
+        },
+        "memory": lambda: peak_mib(resource.RUSAGE_SELF),
+        "growth": lambda: growth.measure(
             lambda *work: timed(lambda: entry.run(*work))[2], study, parts=cores
-        )
-    return found
+        ),
+    }
+    for request in map(str.strip, sys.stdin):
+        answer = answers.get(request, lambda case=request: replayed(*case.split(", ")))
+        print(json.dumps(answer()), flush=True)
 
 
 def timed(run: Callable[[], np.ndarray]) -> tuple[np.ndarray, float, float]:
