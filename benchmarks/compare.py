@@ -8,6 +8,7 @@ timed apart, with empty caches. A decision is one turn under one setting. Progre
 """
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,7 @@ def report(sessions: int | None) -> None:
     load = os.getloadavg()[0]
     command = None if sessions else time_command()
     engine, numba = (run_alone(name, sessions) for name in ENGINES)
-    packages = ("jaxroute", "jax", "jaxlib", "numpy", "numba")
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
-    machine = f"{processor()}, {os.cpu_count()} cores, load {load:.1f} before"
-    print(f"device    {engine['device']}; {machine}")
-    print(f"versions  python {platform.python_version()}, {', '.join(versions)}")
-    print(f"date      {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC")
-    print(f"sizes     {engine['sizes']}\n")
+    print_heading(engine["device"], engine["sizes"], load)
     if command:
         wall_s, peak_mib = command
         print(
@@ -90,6 +85,16 @@ def report(sessions: int | None) -> None:
     print(f"ratio engine/numba: {rate(engine) / rate(numba):.3f}")
 
 
+def print_heading(device: str, sizes: str, load: float) -> None:
+    """Device and machine with its load before the run, versions, date and sizes."""
+    packages = ("jaxroute", "jax", "jaxlib", "numpy", "numba")
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
+    print(f"device    {device}; {processor()}, {os.cpu_count()} cores, load {load:.1f} before")
+    print(f"versions  python {platform.python_version()}, {', '.join(versions)}")
+    print(f"date      {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC")
+    print(f"sizes     {sizes}\n")
+
+
 def rate(found: dict[str, Any]) -> float:
     """Decisions per second of the best run."""
     return found["decisions"] / min(found["run_s"])
@@ -115,13 +120,16 @@ def peak_mib(who: int) -> float:
     return resource.getrusage(who).ru_maxrss * unit_bytes / 2**20
 
 
+@contextlib.contextmanager
+def no_caches() -> Iterator[dict[str, str]]:
+    """An environment for Python processes without compiled code from earlier runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield os.environ | {"NUMBA_CACHE_DIR": folder, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+
+
 def run_cold(arguments: list[str]) -> str:
     """Output of a Python process without compiled code from earlier runs."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {
-            "NUMBA_CACHE_DIR": folder,
-            "JAX_ENABLE_COMPILATION_CACHE": "false",
-        }
+    with no_caches() as environment:
         done = subprocess.run(
             [sys.executable, *arguments],
             env=environment,
@@ -230,7 +238,7 @@ def run_numba(study: Any, dataset: Any, params: list[Any]) -> dict[str, Any]:
     from benchmarks.baselines import numba_plain
     from jaxroute.simulate import FIELDS
 
-    turns = numba_plain.flatten(dataset)
+    turns = numba_plain.flatten(dataset.sessions)
 
     def grid() -> list[list[Any]]:
         return [

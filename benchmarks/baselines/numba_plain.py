@@ -12,9 +12,8 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-from jaxroute import draws
-from jaxroute.dataset import Dataset
 from jaxroute.policies import RouterParams
+from jaxroute.sessions import Sessions
 from jaxroute.simulate import FIELDS
 from jaxroute.world import TIME_BINS, Retention, World
 
@@ -113,18 +112,18 @@ class Router(NamedTuple):
     expected_gap_s: np.float32
 
 
-def flatten(dataset: Dataset) -> Turns:
-    """A dataset as the loop reads it, its noise drawn."""
-    ends = np.cumsum(dataset.lengths)
-    turn = np.arange(dataset.lengths.sum()) - np.repeat(ends - dataset.lengths, dataset.lengths)
-    hashes = np.repeat(dataset.hashes, dataset.lengths)
-    columns = {
-        name: values.astype(np.int32 if name in ("hour", "time_bin", "home") else f32)
-        for name, values in dataset.columns.items()
-    }
+def flatten(sessions: Sessions) -> Turns:
+    """Packed sessions as the loop reads them."""
+    session = np.asarray(sessions.turns.session).ravel()
+    there = np.flatnonzero(session < sessions.count)
+    at = there[np.argsort(session[there], kind="stable")]  # a session's turns are in order
+    lengths = np.bincount(session[there], minlength=sessions.count)
+    columns = {}
+    for name in Turns._fields[1:]:
+        values = np.asarray(getattr(sessions.turns, name))
+        columns[name] = values.reshape(-1, *values.shape[2:])[at]
     columns["new_tokens"] = np.maximum(columns["new_tokens"], 1)
-    noise = draws.noise(dataset.seed, hashes, turn, dataset.deployments)
-    return Turns(offset=np.append(0, ends), noise=noise, **columns)
+    return Turns(offset=np.append(0, np.cumsum(lengths)), **columns)
 
 
 def site(world: World, retention: Retention) -> Site:

@@ -29,18 +29,28 @@ def run(
     Returns:
       The sums of `jaxroute.simulate.FIELDS`, `[P, len(picked)]` each.
     """
-    parts = {**vars(world.fleet), **vars(world.retention), **vars(world)}
-    plain_world = {n: v for n, v in parts.items() if n not in ("fleet", "retention", "belief")}
+    plain_world, count = world_of(world), len(params.carbon_weight)
     turns = [session_of(sessions, number) for number in picked]
-    found = []
-    for p in range(len(params.carbon_weight)):
-        setting = {name: np.asarray(values)[p] for name, values in vars(params).items()}
-        found.append([reference.replay(plain_world, one, setting).totals for one in turns])
+    found = [
+        [reference.replay(plain_world, one, setting_of(params, p)).totals for one in turns]
+        for p in range(count)
+    ]
     return {name: np.array([[s[name] for s in row] for row in found]) for name in FIELDS}
 
 
+def world_of(world: World) -> dict[str, Any]:
+    """A world without a belief as `jaxroute.reference.replay` takes it."""
+    parts = {**vars(world.fleet), **vars(world.retention), **vars(world)}
+    return {n: v for n, v in parts.items() if n not in ("fleet", "retention", "belief")}
+
+
+def setting_of(params: RouterParams, number: int) -> dict[str, Any]:
+    """One of P settings, likewise."""
+    return {name: np.asarray(values)[number] for name, values in vars(params).items()}
+
+
 def session_of(sessions: Sessions, number: int) -> dict[str, Any]:
-    """The turns of one session as `jaxroute.reference.replay` takes them."""
+    """The turns of one session, likewise."""
     at = np.nonzero(np.asarray(sessions.turns.session) == number)
     columns = {n: np.asarray(v)[at] for n, v in vars(sessions.turns).items() if v is not None}
     arrival_s = np.cumsum(columns["gap_s"], dtype=np.float64)
