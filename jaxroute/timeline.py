@@ -16,6 +16,8 @@ HOUR_S, QUARTER_S, DAY_S = 3600.0, 900.0, 86400.0
 Floats = NDArray[np.float64]
 Span = tuple[float, float]
 
+_FEW = 8  # sessions: so few are summed one by one
+
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
@@ -65,8 +67,7 @@ def arrivals(
         gap = synthetic.median_gap_s * np.exp(
             synthetic.sigma * draws.normal(seed, "gap", each, turn)
         )
-        total = np.cumsum(np.where(turn == 0, 0.0, gap))
-        arrival = total - np.repeat(total[first], lengths)
+        arrival = sums_along(np.where(turn == 0, 0.0, gap), lengths)
         rules.append(
             f"synthetic times (log-normal gaps, median {synthetic.median_gap_s:g} s, "
             f"sigma {synthetic.sigma:g})"
@@ -82,6 +83,33 @@ def arrivals(
         start = np.full(len(lengths), np.nan)
         rules.append("synthetic dates")
     return Timeline(arrival_s=arrival, start_s=start, rules=tuple(rules))
+
+
+def sums_along(values: Floats, lengths: NDArray[np.int64]) -> Floats:
+    """Cumulative sums along each session, `[N]`, from its first turn on and one after another.
+
+    A session's sums depend on no other session, to the last bit.
+
+    Args:
+      values: `[N]`, sessions one after another.
+      lengths: `[S]`, turns of each.
+
+    >>> sums_along(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1, 3]))
+    array([1., 2., 5., 9.])
+    """
+    total = values.copy()
+    order = np.argsort(-lengths, kind="stable")
+    first, sizes = (np.cumsum(lengths) - lengths)[order], lengths[order]
+    for turn in range(1, int(lengths.max(initial=0))):
+        longer = int(np.searchsorted(-sizes, -turn))
+        if longer < _FEW:
+            for begin, size in zip(first[:longer], sizes[:longer], strict=True):
+                rest = slice(begin + turn - 1, begin + size)
+                total[rest] = np.cumsum(total[rest])
+            break
+        at = first[:longer] + turn
+        total[at] += total[at - 1]
+    return total
 
 
 def last_arrivals(timeline: Timeline, lengths: NDArray[np.int64]) -> Floats:
@@ -102,7 +130,7 @@ def starts(
 
 
 def hour_index(
-    moment_s: Floats, span: Span, *, trace: str, session_ids: NDArray[np.object_], intensity: str
+    moment_s: Floats, span: Span, *, trace: str, session_ids: pd.Series, intensity: str
 ) -> NDArray[np.int64]:
     """Row of the intensity table of each turn, `[N]`.
 
@@ -116,7 +144,7 @@ def hour_index(
         begin, end = (pd.Timestamp(s, unit="s") for s in span)
         raise input_error(
             trace,
-            f"session {session_ids[at]}",
+            f"session {session_ids.iloc[at]}",
             f"a turn at {when:%Y-%m-%dT%H:%M:%SZ}",
             f"a time that {intensity} covers, {begin:%Y-%m-%dT%H:%MZ} to {end:%Y-%m-%dT%H:%MZ}",
             "give an intensity file that spans the trace",
