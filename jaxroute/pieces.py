@@ -1,6 +1,7 @@
-"""A trace in pieces: runs of whole sessions that are packed to one shape and replayed one by one."""
+"""A trace in pieces: runs of whole sessions, packed to one shape and replayed one by one."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,14 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.turns)
 
+    @property
+    def shape(self) -> dict[str, int]:
+        """That of each, as `jaxroute.sessions.pack` takes it."""
+        return {"rows": self.rows, "width": self.width, "count": self.count}
+
+    def __iter__(self) -> Iterator[slice]:
+        return (self[number] for number in range(len(self)))
+
     def __getitem__(self, number: int) -> slice:
         """The sessions of a piece."""
         if not 0 <= number < len(self):
@@ -60,7 +69,7 @@ def cut(lengths: NDArray[np.integer], *, turns: int, most: int | None = None) ->
     most = turns if most is None else most
     longest = int(lengths.max(initial=1))
     rows = max(1, min(sessions.ROWS, turns // longest))
-    bounds, sizes, width = [0], [], 0
+    bounds, sizes, width = [0], list[int](), 0
     while bounds[-1] < len(lengths) or not sizes:
         window = np.asarray(lengths[bounds[-1] : bounds[-1] + most], np.int64)
         held = int(np.searchsorted(np.cumsum(window), turns, side="right"))

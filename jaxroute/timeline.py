@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,27 @@ Span = tuple[float, float]
 _FEW = 8  # sessions: so few are summed one by one
 
 
+class Extent(NamedTuple):
+    """When the sessions of a trace are.
+
+    Attributes:
+      undated: whether some have no date.
+      start_s, end_s: epoch seconds of the others' first and last turn; none: inf and -inf.
+    """
+
+    undated: bool
+    start_s: float
+    end_s: float
+
+    def joined(self, other: "Extent") -> "Extent":
+        """That of two parts of a trace together."""
+        return Extent(
+            self.undated or other.undated,
+            min(self.start_s, other.start_s),
+            max(self.end_s, other.end_s),
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
     """Arrivals of the N turns of S sessions.
@@ -27,11 +49,13 @@ class Timeline:
       arrival_s: `[N]`, s since the session's first turn.
       start_s: `[S]`, epoch seconds of that turn; NaN where it has to be drawn.
       rules: how each was obtained, in words, for every output.
+      synthetic: whether arrivals were drawn.
     """
 
     arrival_s: Floats
     start_s: Floats
     rules: tuple[str, ...]
+    synthetic: bool
 
 
 def arrivals(
@@ -82,7 +106,7 @@ def arrivals(
     else:
         start = np.full(len(lengths), np.nan)
         rules.append("synthetic dates")
-    return Timeline(arrival_s=arrival, start_s=start, rules=tuple(rules))
+    return Timeline(arrival_s=arrival, start_s=start, rules=tuple(rules), synthetic=not timed)
 
 
 def sums_along(values: Floats, lengths: NDArray[np.int64]) -> Floats:
@@ -115,6 +139,16 @@ def sums_along(values: Floats, lengths: NDArray[np.int64]) -> Floats:
 def last_arrivals(timeline: Timeline, lengths: NDArray[np.int64]) -> Floats:
     """Seconds from each session's first arrival to its last, `[S]`."""
     return timeline.arrival_s[np.cumsum(lengths) - 1]
+
+
+def extent(timeline: Timeline, lengths: NDArray[np.int64]) -> Extent:
+    """When sessions of these lengths are, `[S]`."""
+    undated = np.isnan(timeline.start_s)
+    end_s = timeline.start_s + last_arrivals(timeline, lengths)
+    start, end = timeline.start_s[~undated], end_s[~undated]
+    return Extent(
+        bool(undated.any()), float(start.min(initial=np.inf)), float(end.max(initial=-np.inf))
+    )
 
 
 def starts(
