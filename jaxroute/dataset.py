@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -76,26 +77,71 @@ class Dataset:
         """What a sweep replays at a time."""
         return even(self.lengths)
 
-    def packed(self, pieces: Pieces, numbers: Iterable[int]) -> Iterator[Sessions]:
-        """Some of its pieces, in ascending order, packed to their one shape."""
-        shape = {"rows": pieces.rows, "width": pieces.width, "count": pieces.count}
+    def packed(
+        self, pieces: Pieces, numbers: Iterable[int], *, noise: bool = True
+    ) -> Iterator[Sessions]:
+        """Some of its pieces, in ascending order, packed to their one shape.
+
+        Args:
+          pieces: of this trace.
+          numbers: which.
+          noise: without it zeros stand for the noise, which takes most of the time.
+        """
         for number in numbers:
-            yield self._pack(pieces[number], **shape)
+            yield self._pack(pieces[number], noise=noise, **pieces.shape)
 
     def alone(self, session: int) -> Sessions:
         """One session, packed alone, in a row as wide as the next power of two: few shapes."""
         width = 1 << max(int(self.lengths[session]) - 1, 0).bit_length()
         return self._pack(slice(session, session + 1), rows=1, width=width)
 
-    def _pack(self, part: slice, **shape: int) -> Sessions:
+    def _pack(self, part: slice, *, noise: bool = True, **shape: int) -> Sessions:
         lengths = self.lengths[part]
         begin = int(self.lengths[: part.start].sum())
         at = slice(begin, begin + int(lengths.sum()))
         columns = {name: values[at] for name, values in self.columns.items()}
-        turn = np.arange(at.stop - at.start) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        each = np.repeat(self.hashes[part], lengths)
-        keys = self.seed, each, turn, self.deployments
-        columns["noise"] = draws.noise(*keys)
-        if self.report_draws:
-            columns["report_draw"] = draws.noise(*keys, purpose="report")
-        return sessions.pack(columns, lengths, dtype=self.dtype, **shape)
+        return pack(self, columns, lengths, self.hashes[part], noise=noise, **shape)
+
+
+class Keys(Protocol):
+    """What the noise of a trace is keyed by, as `Dataset` documents it."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def deployments(self) -> tuple[str, ...]: ...
+    @property
+    def report_draws(self) -> bool: ...
+    @property
+    def dtype(self) -> DTypeLike: ...
+
+
+def pack(
+    trace: Keys,
+    columns: Mapping[str, NDArray],
+    lengths: NDArray[np.int64],
+    hashes: draws.Hashes,
+    *,
+    noise: bool,
+    **shape: int,
+) -> Sessions:
+    """Some of a trace's sessions, packed, with their draws of each turn and deployment.
+
+    Args:
+      trace: what these are keyed by.
+      columns: of the sessions' turns, but for noise and draws.
+      lengths, hashes: of the sessions.
+      noise: whether to draw it; zeros stand for it otherwise.
+      shape: as `jaxroute.sessions.pack` takes it.
+    """
+    total, count = int(lengths.sum()), len(trace.deployments)
+    turn = np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    keys = trace.seed, np.repeat(hashes, lengths), turn, trace.deployments
+    drawn = {"noise": draws.noise(*keys) if noise else np.zeros((total, 0))}
+    if trace.report_draws:
+        drawn["report_draw"] = draws.noise(*keys, purpose="report")
+    packed = sessions.pack({**columns, **drawn}, lengths, dtype=trace.dtype, **shape)
+    if noise:
+        return packed
+    zeros: Any = np.zeros((*packed.turns.valid.shape, count), trace.dtype)
+    return dataclasses.replace(packed, turns=dataclasses.replace(packed.turns, noise=zeros))

@@ -38,6 +38,11 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.turns)
 
+    @property
+    def shape(self) -> dict[str, int]:
+        """That of each, as `jaxroute.sessions.pack` takes it."""
+        return {"rows": self.rows, "width": self.width, "count": self.count}
+
     def __getitem__(self, number: int) -> slice:
         """The sessions of a piece."""
         return slice(int(self.bounds[number]), int(self.bounds[number + 1]))

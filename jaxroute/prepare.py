@@ -1,6 +1,7 @@
 """From a trace as read to a dataset: dates, homes and predicted qualities."""
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from jaxroute.load.messages import input_error, known_names, shown
 from jaxroute.load.traces import QUALITY, read_trace
 from jaxroute.overflow import truncate
 from jaxroute.quality import ar1, bundled_irt, predict
-from jaxroute.timeline import Span, Timeline
+from jaxroute.timeline import Extent, Span, Timeline
 
 MAX_CONTEXT_TOKENS = 2**24
 """Above it float32 no longer holds every whole number of tokens."""
@@ -23,7 +24,7 @@ MAX_CONTEXT_TOKENS = 2**24
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Undated:
-    """A trace as read, before its sessions have dates."""
+    """A trace as read, or some of its sessions, before they have dates."""
 
     config: DatasetConfig
     frame: pd.DataFrame
@@ -31,13 +32,41 @@ class Undated:
     hashes: draws.Hashes
     timeline: Timeline
 
+    @property
+    def extent(self) -> Extent:
+        """When its sessions are."""
+        return timeline.extent(self.timeline, self.lengths)
+
+
+class Counts(NamedTuple):
+    """Turns of a trace that its notes tell of.
+
+    Attributes:
+      truncated: whose prompt was cut.
+      served: that some model's context holds.
+      short: of these, whose best quality is below the floor.
+    """
+
+    truncated: int = 0
+    served: int = 0
+    short: int = 0
+
+    def plus(self, other: "Counts") -> "Counts":
+        """Those of two parts of a trace together."""
+        return Counts(*map(sum, zip(self, other, strict=True)))
+
 
 def read(config: DatasetConfig, seed: int) -> Undated:
     """Reads a trace and settles when the turns of each session follow one another."""
     frame = read_trace(config.path)
+    ids = frame["session_id"][frame["turn"] == 0]
+    return undated(config, frame, draws.name_hashes(ids), seed)
+
+
+def undated(config: DatasetConfig, frame: pd.DataFrame, hashes: draws.Hashes, seed: int) -> Undated:
+    """As `read`, of a frame of whole sessions with these hashes, `[S]`."""
     first = np.flatnonzero(frame["turn"].to_numpy() == 0)
     lengths = np.diff(np.append(first, len(frame)))
-    hashes = draws.name_hashes(frame["session_id"].iloc[first])
     arrived = timeline.arrivals(
         frame,
         hashes,
@@ -70,82 +99,20 @@ def lay_on_calendar(
       deployments: names, `[D]`.
       dtype: of the packed floats.
     """
-    frame, lengths, hashes, path = raw.frame, raw.lengths, raw.hashes, raw.config.path
-    turn = frame["turn"].to_numpy()
-    first = turn == 0
-    each = np.repeat(hashes, lengths)
-    arrival = raw.timeline.arrival_s
-    _check_fits(raw, dates)
-    start = timeline.starts(raw.timeline, hashes, lengths, seed=config.seed, span=dates)
-    moment = np.repeat(start, lengths) + arrival
-    ids = frame["session_id"].to_numpy(object)
-    hour = timeline.hour_index(
-        moment, span, trace=path, session_ids=ids, intensity=config.intensity.path
-    )
-    new = np.maximum(frame["input_tokens"].to_numpy(np.int64), 1)
-    output = frame["output_tokens"].to_numpy(np.int64)
-    context = np.cumsum(new + output)
-    prefix = context - np.repeat(context[first] - (new + output)[first], lengths) - new - output
-    if "prefix_tokens" in frame:
-        prefix = frame["prefix_tokens"].to_numpy(np.int64)
-    notes = list(raw.timeline.rules)
-    by_rule = isinstance(config.belief.predicted_output_tokens, str)
-    if "predicted_output_tokens" in frame and not by_rule:
-        predicted = frame["predicted_output_tokens"].to_numpy(np.float64)
-        notes.append("predicted output tokens of the trace")
-    else:
-        predicted = beliefs.predicted_output(config.belief, config.seed, each, turn, output)
-        predicted = np.minimum(predicted, MAX_CONTEXT_TOKENS)
-        notes += beliefs.prediction_note(config.belief)
-    truncated = 0
-    if config.on_overflow == "truncate":
-        prefix, new, cut = truncate(prefix, new, predicted, first, context_limit.max())
-        truncated = int(cut.sum())
-        notes.append(
-            f"{truncated:,} turns cut to the longest context, oldest tokens first: their quality "
-            "is not modelled (predicted as if whole)"
-        )
-    longest = (prefix + new + output).max(initial=0)
-    if longest >= MAX_CONTEXT_TOKENS:
-        at = int(np.argmax(prefix + new + output))
-        found = f"a context of {longest:,} tokens"
-        limit = f"fewer than {MAX_CONTEXT_TOKENS:,}"
-        raise input_error(path, f"session {ids[at]} turn {turn[at]}", found, limit)
-
-    quality, source = _quality(frame, each, turn, config)
-    notes.append(source)
-    fits = (prefix + new + predicted)[:, None] <= context_limit
-    served = fits.any(axis=1)
-    short = (np.where(fits, quality, -np.inf).max(axis=1) < config.quality_floor) & served
-    if config.quality_floor and served.any():
-        notes.append(
-            f"on {short.sum() / max(served.sum(), 1):.1%} of the turns that can be served no model "
-            f"reaches the quality floor of {config.quality_floor:g}: the best serves"
-        )
-    home = _homes(frame, hashes, lengths, config, path)
-    if "home_region" not in frame:
-        notes.append("home regions drawn uniformly from the fleet's")
+    frame, path = raw.frame, raw.config.path
+    when = times(raw, config, span, dates)
+    what, counts = contents(raw, config, context_limit)
     return Dataset(
         label=raw.config.label,
         path=path,
         sha256=sha256(path),
-        session_ids=ids[first],
-        hashes=hashes,
-        lengths=lengths,
-        columns={
-            "gap_s": np.where(first, 0.0, np.diff(arrival, prepend=0.0)),
-            "hour": hour,
-            "time_bin": timeline.time_bin(moment),
-            "home": home,
-            "prefix_tokens": prefix,
-            "new_tokens": new,
-            "output_tokens": output,
-            "predicted_output_tokens": predicted,
-            "quality": quality,
-        },
-        synthetic_times=bool(frame["arrival_s"].isna().any()),
-        truncated=truncated,
-        notes=tuple(notes),
+        session_ids=frame["session_id"][frame["turn"] == 0].to_numpy(object),
+        hashes=raw.hashes,
+        lengths=raw.lengths,
+        columns=when | what,
+        synthetic_times=raw.timeline.synthetic,
+        truncated=counts.truncated,
+        notes=notes(raw, config, counts),
         seed=config.seed,
         deployments=deployments,
         report_draws=config.router_errs,
@@ -153,7 +120,114 @@ def lay_on_calendar(
     )
 
 
-def _check_fits(raw: Undated, span: Span) -> None:
+def times(raw: Undated, config: StudyConfig, span: Span, dates: Span) -> dict[str, NDArray]:
+    """Columns of a trace that tell when its turns are, `[N]`, as `jaxroute.sessions.Turn` has them.
+
+    Args:
+      raw, config, span, dates: as for `lay_on_calendar`.
+    """
+    check_fits(raw, dates)
+    arrival = raw.timeline.arrival_s
+    start = timeline.starts(raw.timeline, raw.hashes, raw.lengths, seed=config.seed, span=dates)
+    moment = np.repeat(start, raw.lengths) + arrival
+    hour = timeline.hour_index(
+        moment,
+        span,
+        trace=raw.config.path,
+        session_ids=raw.frame["session_id"],
+        intensity=config.intensity.path,
+    )
+    first = raw.frame["turn"].to_numpy() == 0
+    return {
+        "gap_s": np.where(first, 0.0, np.diff(arrival, prepend=0.0)),
+        "hour": hour,
+        "time_bin": timeline.time_bin(moment),
+    }
+
+
+def contents(
+    raw: Undated, config: StudyConfig, context_limit: NDArray[np.float64]
+) -> tuple[dict[str, NDArray], Counts]:
+    """Columns of a trace that no date changes, `[N]`, quality `[N, M]`; what its notes count.
+
+    Args:
+      raw, config, context_limit: as for `lay_on_calendar`.
+    """
+    frame, lengths, path = raw.frame, raw.lengths, raw.config.path
+    turn, each = frame["turn"].to_numpy(), np.repeat(raw.hashes, lengths)
+    first = turn == 0
+    new = np.maximum(frame["input_tokens"].to_numpy(np.int64), 1)
+    output = frame["output_tokens"].to_numpy(np.int64)
+    context = np.cumsum(new + output)
+    prefix = context - np.repeat(context[first] - (new + output)[first], lengths) - new - output
+    if "prefix_tokens" in frame:
+        prefix = frame["prefix_tokens"].to_numpy(np.int64)
+    if _predicted(frame, config):
+        predicted = frame["predicted_output_tokens"].to_numpy(np.float64)
+    else:
+        predicted = beliefs.predicted_output(config.belief, config.seed, each, turn, output)
+        predicted = np.minimum(predicted, MAX_CONTEXT_TOKENS)
+    truncated = 0
+    if config.on_overflow == "truncate":
+        prefix, new, cut = truncate(prefix, new, predicted, first, context_limit.max())
+        truncated = int(cut.sum())
+    longest = (prefix + new + output).max(initial=0)
+    if longest >= MAX_CONTEXT_TOKENS:
+        at = int(np.argmax(prefix + new + output))
+        found = f"a context of {longest:,} tokens"
+        where = f"session {frame['session_id'].iloc[at]} turn {turn[at]}"
+        raise input_error(path, where, found, f"fewer than {MAX_CONTEXT_TOKENS:,}")
+    quality = _quality(frame, each, turn, config)
+    fits = (prefix + new + predicted)[:, None] <= context_limit
+    served = fits.any(axis=1)
+    short = (np.where(fits, quality, -np.inf).max(axis=1) < config.quality_floor) & served
+    columns = {
+        "home": _homes(frame, raw.hashes, lengths, config, path),
+        "prefix_tokens": prefix,
+        "new_tokens": new,
+        "output_tokens": output,
+        "predicted_output_tokens": predicted,
+        "quality": quality,
+    }
+    return columns, Counts(truncated, int(served.sum()), int(short.sum()))
+
+
+def notes(raw: Undated, config: StudyConfig, counts: Counts) -> tuple[str, ...]:
+    """What was drawn or assumed of a trace, in words.
+
+    Args:
+      raw: the trace, or any of its sessions.
+      config: the study.
+      counts: of the whole trace.
+    """
+    told = list(raw.timeline.rules)
+    if _predicted(raw.frame, config):
+        told.append("predicted output tokens of the trace")
+    else:
+        told += beliefs.prediction_note(config.belief)
+    if config.on_overflow == "truncate":
+        told.append(
+            f"{counts.truncated:,} turns cut to the longest context, oldest tokens first: their "
+            "quality is not modelled (predicted as if whole)"
+        )
+    told.append(_quality_source(raw.frame, config))
+    if config.quality_floor and counts.served:
+        told.append(
+            f"on {counts.short / counts.served:.1%} of the turns that can be served no model "
+            f"reaches the quality floor of {config.quality_floor:g}: the best serves"
+        )
+    if "home_region" not in raw.frame:
+        told.append("home regions drawn uniformly from the fleet's")
+    return tuple(told)
+
+
+def _predicted(frame: pd.DataFrame, config: StudyConfig) -> bool:
+    """Whether outputs are predicted as the trace says."""
+    by_rule = isinstance(config.belief.predicted_output_tokens, str)
+    return "predicted_output_tokens" in frame and not by_rule
+
+
+def check_fits(raw: Undated, span: Span) -> None:
     """Refuses a session without a date that is longer than the intensity table."""
     length_s = timeline.last_arrivals(raw.timeline, raw.lengths)
     too_long = np.isnan(raw.timeline.start_s) & (length_s >= span[1] - span[0])
@@ -162,33 +236,39 @@ def _check_fits(raw: Undated, span: Span) -> None:
         session = raw.frame["session_id"].iloc[int(np.cumsum(raw.lengths)[at]) - 1]
         found = f"{length_s[at]:,.0f} s from first to last turn"
         expected = f"less than the {span[1] - span[0]:,.0f} s that the intensity covers"
-        mend = "give an intensity file of more hours"
-        raise input_error(raw.config.path, f"session {session}", found, expected, mend)
+        mend, where = "give an intensity file of more hours", f"session {session}"
+        raise input_error(raw.config.path, where, found, expected, mend)
+
+
+def _quality_columns(frame: pd.DataFrame, config: StudyConfig) -> list[str]:
+    """Those of every model's quality; none if the trace lacks one."""
+    columns = [f"{QUALITY}{model}" for model in config.fleet.models]
+    return columns if set(columns).issubset(frame) else []
 
 
 def _quality(
     frame: pd.DataFrame, hashes: draws.Hashes, turn: NDArray[np.int64], config: StudyConfig
-) -> tuple[NDArray[np.float64], str]:
-    """Predicted quality of each turn and model `[N, M]`, and in words where it came from."""
-    models = config.fleet.models
-    columns = [f"{QUALITY}{model}" for model in models]
-    there = [column for column in columns if column in frame]
-    if len(there) == len(columns):
-        return frame[columns].to_numpy(np.float64), "predicted quality of the trace"
-    irt = bundled_irt(models)
-    z = ar1(
-        draws.normal(config.seed, "difficulty", hashes, turn),
-        turn == 0,
-        config.quality.autocorrelation,
-    )
-    source = (
-        "simulated difficulty, abilities fitted (1PL IRT), autocorrelation "
-        f"{config.quality.autocorrelation:g}"
-    )
+) -> NDArray[np.float64]:
+    """Predicted quality of each turn and model, `[N, M]`."""
+    if columns := _quality_columns(frame, config):
+        return frame[columns].to_numpy(np.float64)
+    irt = bundled_irt(config.fleet.models)
+    innovations = draws.normal(config.seed, "difficulty", hashes, turn)
+    z = ar1(innovations, turn == 0, config.quality.autocorrelation)
+    return predict(irt, irt.difficulty_mean + irt.difficulty_sd * z)
+
+
+def _quality_source(frame: pd.DataFrame, config: StudyConfig) -> str:
+    """In words, where predicted qualities come from."""
+    if _quality_columns(frame, config):
+        return "predicted quality of the trace"
+    along = f"autocorrelation {config.quality.autocorrelation:g}"
+    source = f"simulated difficulty, abilities fitted (1PL IRT), {along}"
     others = [str(column) for column in frame if str(column).startswith(QUALITY)]
     if others:
-        source += f"; the trace's {', '.join(others)} not used: needed are {', '.join(columns)}"
-    return predict(irt, irt.difficulty_mean + irt.difficulty_sd * z), source
+        needed = ", ".join(f"{QUALITY}{model}" for model in config.fleet.models)
+        source += f"; the trace's {', '.join(others)} not used: needed are {needed}"
+    return source
 
 
 def _homes(

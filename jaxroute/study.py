@@ -3,24 +3,22 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import DTypeLike, NDArray
 
-from jaxroute import beliefs, catalogue, prepare, timeline
+from jaxroute import beliefs, catalogue, prepare, shards
 from jaxroute.config import PolicyConfig, StudyConfig, read_config
-from jaxroute.dataset import Dataset
 from jaxroute.load.carbon import TYPICAL_DAY, Intensity, read_intensity
 from jaxroute.load.files import package_file, sha256
 from jaxroute.load.fleet import build_world, fleet_table, price_of
 from jaxroute.load.mix import read_mix
 from jaxroute.load.toml import validate
 from jaxroute.policies import RouterParams
-from jaxroute.prepare import Undated
 from jaxroute.sessions import Sessions
-from jaxroute.timeline import Span
+from jaxroute.timeline import HOUR_S, Extent, Span
 from jaxroute.world import Retention, World, cast
 
 BUNDLED = (
@@ -43,7 +41,8 @@ class Study:
 
     Attributes:
       config: the study file as resolved.
-      datasets: the traces, in order.
+      datasets: the traces, in order; `jaxroute.shards.Shards`, which only sweeps take, are those
+        that `load_study` was not to keep in memory.
       world: the fleet and its grids, with the first retention, and what the routers believe.
       retentions: by label.
       policies: by name, those to compare; the presets of `jaxroute.catalogue.FIXED`, and policies
@@ -55,7 +54,7 @@ class Study:
     """
 
     config: StudyConfig
-    datasets: tuple[Dataset, ...]
+    datasets: tuple[Any, ...]
     world: World
     retentions: Mapping[str, Retention]
     policies: Mapping[str, RouterParams]
@@ -108,6 +107,7 @@ def load_study(
     carbon: str | Path | None = None,
     seed: int | None = None,
     dtype: DTypeLike = np.float32,
+    memory_bytes: int | None = None,
 ) -> Study:
     """Reads a study file and everything it names.
 
@@ -117,26 +117,36 @@ def load_study(
       carbon: an hourly intensity file in place of the study's.
       seed: in place of the study's.
       dtype: of every float; float64 needs JAX's x64 mode.
+      memory_bytes: traces in Parquet that would take more stay on disk (`jaxroute.shards`).
 
     Raises:
       InputError: naming file, row or key, what was found and what was expected.
     """
     traces = [traces] if isinstance(traces, str | Path) else traces
     config = overridden(read_config(path), traces=traces, carbon=carbon, seed=seed)
-    study = of(config, dtype=dtype)
+    study = of(config, dtype=dtype, memory_bytes=memory_bytes)
     own = {} if path is None else {str(path): sha256(path)}
     return dataclasses.replace(study, inputs={**study.inputs, **own})
 
 
-def of(config: StudyConfig, *, dtype: DTypeLike = np.float32) -> Study:
+def of(
+    config: StudyConfig, *, dtype: DTypeLike = np.float32, memory_bytes: int | None = None
+) -> Study:
     """Reads everything that a study file, as read, names: `load_study` of its contents."""
     names = config.fleet
     table = fleet_table(names.models, names.gpus, names.regions)
     deployments = tuple(table["model"] + "|" + table["gpu"] + "|" + table["region"])
     hours = None if config.intensity.path == TYPICAL_DAY else _read_hours(config)
-    raw = [prepare.read(each, config.seed) for each in config.datasets]
-    span = _span(raw, hours)
-    dates = YEAR_2023 if hours is None else span
+    covered = None if hours is None else _covered(hours)
+    dates = covered or YEAR_2023
+    limits = _context_limits(table, names.models)
+    raw = [
+        shards.scan(each, config, span=covered, dates=dates, context_limit=limits)
+        if shards.larger(each, len(names.models), memory_bytes)
+        else prepare.read(each, config.seed)
+        for each in config.datasets
+    ]
+    span = covered or _span([each.extent for each in raw])
     hours = hours or _read_hours(config, span)
     mix = config.water.mix
     world = build_world(
@@ -148,16 +158,16 @@ def of(config: StudyConfig, *, dtype: DTypeLike = np.float32) -> Study:
         dtype=dtype,
     )
     world = beliefs.settle(world, config, table, hours)
+    shared: dict[str, Any] = {
+        "dates": dates,
+        "context_limit": limits,
+        "deployments": deployments,
+        "dtype": dtype,
+    }
     datasets = tuple(
-        prepare.lay_on_calendar(
-            each,
-            config,
-            span,
-            dates=dates,
-            context_limit=_context_limits(table, names.models),
-            deployments=deployments,
-            dtype=dtype,
-        )
+        shards.lay_on_calendar(each, config, span, **shared)
+        if isinstance(each, shards.Scanned)
+        else prepare.lay_on_calendar(each, config, span, **shared)
         for each in raw
     )
     retentions = {
@@ -208,21 +218,20 @@ def _read_hours(config: StudyConfig, span: Span | None = None) -> Intensity:
     return read_intensity(config.intensity.path, config.fleet.regions, span=bounds)
 
 
-def _span(raw: Sequence[Undated], hours: Intensity | None) -> Span:
-    """Epoch seconds that the intensity table covers, or has to."""
-    if hours is not None:
-        start = hours.start.timestamp()
-        return start, start + timeline.HOUR_S * len(hours.g_per_kwh)
-    known = [YEAR_2023] if any(np.isnan(each.timeline.start_s).any() for each in raw) else []
-    for each in raw:
-        start_s = each.timeline.start_s[~np.isnan(each.timeline.start_s)]
-        if len(start_s):
-            end_s = each.timeline.start_s + timeline.last_arrivals(each.timeline, each.lengths)
-            known.append((start_s.min(), np.nanmax(end_s) + timeline.HOUR_S))
+def _covered(hours: Intensity) -> Span:
+    """Epoch seconds that an intensity table covers."""
+    start = hours.start.timestamp()
+    return start, start + HOUR_S * len(hours.g_per_kwh)
+
+
+def _span(extents: Sequence[Extent]) -> Span:
+    """Epoch seconds that the intensity has to cover, whole hours."""
+    known = [YEAR_2023] if any(each.undated for each in extents) else []
+    known += [(each.start_s, each.end_s + HOUR_S) for each in extents if each.end_s > -np.inf]
     if not known:
         return YEAR_2023
     begin, end = min(a for a, _ in known), max(b for _, b in known)
-    return begin // timeline.HOUR_S * timeline.HOUR_S, -(-end // timeline.HOUR_S) * timeline.HOUR_S
+    return begin // HOUR_S * HOUR_S, -(-end // HOUR_S) * HOUR_S
 
 
 def _water_and_cost(config: StudyConfig) -> str:

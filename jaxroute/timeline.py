@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,29 @@ HOUR_S, QUARTER_S, DAY_S = 3600.0, 900.0, 86400.0
 Floats = NDArray[np.float64]
 Span = tuple[float, float]
 
+_FEW = 8  # sessions: so few are summed one by one
+
+
+class Extent(NamedTuple):
+    """When the sessions of a trace are.
+
+    Attributes:
+      undated: whether some have no date.
+      start_s, end_s: epoch seconds of the others' first and last turn; none: inf and -inf.
+    """
+
+    undated: bool
+    start_s: float
+    end_s: float
+
+    def joined(self, other: "Extent") -> "Extent":
+        """That of two parts of a trace together."""
+        return Extent(
+            self.undated or other.undated,
+            min(self.start_s, other.start_s),
+            max(self.end_s, other.end_s),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
@@ -25,11 +49,13 @@ class Timeline:
       arrival_s: `[N]`, s since the session's first turn.
       start_s: `[S]`, epoch seconds of that turn; NaN where it has to be drawn.
       rules: how each was obtained, in words, for every output.
+      synthetic: whether arrivals were drawn.
     """
 
     arrival_s: Floats
     start_s: Floats
     rules: tuple[str, ...]
+    synthetic: bool
 
 
 def arrivals(
@@ -65,8 +91,7 @@ def arrivals(
         gap = synthetic.median_gap_s * np.exp(
             synthetic.sigma * draws.normal(seed, "gap", each, turn)
         )
-        total = np.cumsum(np.where(turn == 0, 0.0, gap))
-        arrival = total - np.repeat(total[first], lengths)
+        arrival = sums_along(np.where(turn == 0, 0.0, gap), lengths)
         rules.append(
             f"synthetic times (log-normal gaps, median {synthetic.median_gap_s:g} s, "
             f"sigma {synthetic.sigma:g})"
@@ -81,12 +106,49 @@ def arrivals(
     else:
         start = np.full(len(lengths), np.nan)
         rules.append("synthetic dates")
-    return Timeline(arrival_s=arrival, start_s=start, rules=tuple(rules))
+    return Timeline(arrival_s=arrival, start_s=start, rules=tuple(rules), synthetic=not timed)
+
+
+def sums_along(values: Floats, lengths: NDArray[np.int64]) -> Floats:
+    """Cumulative sums along each session, `[N]`, from its first turn on and one after another.
+
+    A session's sums depend on no other session, to the last bit.
+
+    Args:
+      values: `[N]`, sessions one after another.
+      lengths: `[S]`, turns of each.
+
+    >>> sums_along(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1, 3]))
+    array([1., 2., 5., 9.])
+    """
+    total = values.copy()
+    order = np.argsort(-lengths, kind="stable")
+    first, sizes = (np.cumsum(lengths) - lengths)[order], lengths[order]
+    for turn in range(1, int(lengths.max(initial=0))):
+        longer = int(np.searchsorted(-sizes, -turn))
+        if longer < _FEW:
+            for begin, size in zip(first[:longer], sizes[:longer], strict=True):
+                rest = slice(begin + turn - 1, begin + size)
+                total[rest] = np.cumsum(total[rest])
+            break
+        at = first[:longer] + turn
+        total[at] += total[at - 1]
+    return total
 
 
 def last_arrivals(timeline: Timeline, lengths: NDArray[np.int64]) -> Floats:
     """Seconds from each session's first arrival to its last, `[S]`."""
     return timeline.arrival_s[np.cumsum(lengths) - 1]
+
+
+def extent(timeline: Timeline, lengths: NDArray[np.int64]) -> Extent:
+    """When sessions of these lengths are, `[S]`."""
+    undated = np.isnan(timeline.start_s)
+    end_s = timeline.start_s + last_arrivals(timeline, lengths)
+    start, end = timeline.start_s[~undated], end_s[~undated]
+    return Extent(
+        bool(undated.any()), float(start.min(initial=np.inf)), float(end.max(initial=-np.inf))
+    )
 
 
 def starts(
@@ -102,7 +164,7 @@ def starts(
 
 
 def hour_index(
-    moment_s: Floats, span: Span, *, trace: str, session_ids: NDArray[np.object_], intensity: str
+    moment_s: Floats, span: Span, *, trace: str, session_ids: pd.Series, intensity: str
 ) -> NDArray[np.int64]:
     """Row of the intensity table of each turn, `[N]`.
 
@@ -116,7 +178,7 @@ def hour_index(
         begin, end = (pd.Timestamp(s, unit="s") for s in span)
         raise input_error(
             trace,
-            f"session {session_ids[at]}",
+            f"session {session_ids.iloc[at]}",
             f"a turn at {when:%Y-%m-%dT%H:%M:%SZ}",
             f"a time that {intensity} covers, {begin:%Y-%m-%dT%H:%MZ} to {end:%Y-%m-%dT%H:%MZ}",
             "give an intensity file that spans the trace",

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import jaxroute as jr
-from jaxroute import comparison, draws
+from jaxroute import comparison, draws, timeline
 from jaxroute.load.carbon import read_intensity
 
 HEADER = "session_id,turn,arrival_s,input_tokens,output_tokens"
@@ -125,9 +125,8 @@ def test_draws_depend_on_the_session_alone(bundled, tmp_path):
         mine = slice(int(part.lengths[:n].sum()), int(part.lengths[: n + 1].sum()))
         theirs = slice(int(whole.lengths[:at].sum()), int(whole.lengths[: at + 1].sum()))
         for column, values in part.columns.items():
-            exact = column not in ("gap_s",)
-            check = np.testing.assert_array_equal if exact else np.testing.assert_allclose
-            check(values[mine], whole.columns[column][theirs], err_msg=column)
+            expected = whole.columns[column][theirs]
+            np.testing.assert_array_equal(values[mine], expected, err_msg=column)
 
 
 def test_draws_have_the_distribution_they_claim():
@@ -150,6 +149,15 @@ def test_synthetic_times_are_inside_the_year_and_have_the_median(bundled):
     later = gaps[gaps > 0]
     assert np.median(later) == pytest.approx(60, rel=0.03)
     assert np.log(later).std() == pytest.approx(1.2, rel=0.03)
+
+
+def test_sums_along_sessions_are_each_sessions_own():
+    rng = np.random.default_rng(0)
+    lengths = np.r_[rng.integers(1, 30, 50), 400, 3]
+    values = rng.lognormal(0, 3, lengths.sum())
+    parts = np.split(values, np.cumsum(lengths)[:-1])
+    expected = np.concatenate([np.cumsum(part) for part in parts])
+    np.testing.assert_array_equal(timeline.sums_along(values, lengths), expected)
 
 
 def test_blocks_of_a_dataset_give_what_the_whole_gives(bundled):

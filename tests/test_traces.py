@@ -279,7 +279,7 @@ def test_what_is_no_trace(trace, content):
 
 def test_missing_files(tmp_path):
     assert message(tmp_path / "none.csv") == ": found no file, expected a file; check the path"
-    assert ": found a directory, expected a file" in message(tmp_path)
+    assert ": found a directory without *.parquet, expected a file" in message(tmp_path)
     assert "did you mean 'sharegpt'?" in message("builtin:sharegtp")
     with pytest.raises(InputError, match="no file"):
         sha256(tmp_path / "none.csv")

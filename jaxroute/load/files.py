@@ -50,17 +50,46 @@ def resolve(path: str | Path) -> Path:
     return Path(text)
 
 
+def parts(path: str | Path) -> list[Path]:
+    """The file that `path` means, or the Parquet files of a directory, in the order of their names.
+
+    Args:
+      path: as for `resolve`, or a directory.
+
+    Raises:
+      InputError: if there is no such file, or the directory holds none.
+    """
+    if not os.path.isdir(path):
+        return [resolve(path)]
+    found = sorted(Path(path).rglob("*.parquet"))
+    if not found:
+        raise input_error(path, "", "a directory without *.parquet", "a file, or some in it")
+    return found
+
+
 def sha256(path: str | Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal, for the record of a run.
 
+    That of a directory is of the names of its files and the SHA-256 of each.
+
     Args:
-      path: as for `resolve`.
+      path: as for `parts`.
 
     Raises:
       InputError: if there is no such file, or it cannot be read.
     """
+    files = parts(path)
     try:
-        with resolve(path).open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        digests = [_digest(file) for file in files]
     except OSError as error:
         raise input_error(path, "", str(error), "a readable file") from error
+    if not os.path.isdir(path):
+        return digests[0]
+    names = (file.relative_to(path).as_posix() for file in files)
+    listed = "".join(f"{digest} {name}\n" for digest, name in zip(digests, names, strict=True))
+    return hashlib.sha256(listed.encode()).hexdigest()
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

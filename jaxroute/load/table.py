@@ -1,54 +1,52 @@
 """Tidy tables in CSV, gzipped CSV or Parquet: columns as arrays, and errors that name the row.
 
+Parquet may be a file or a directory of files, one after another.
+
 Columns of a CSV file are read as text and converted whole; only when that fails is the first bad
 row looked for.
 """
 
-import csv
 import dataclasses
-import gzip
-import io
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
 from numpy.typing import NDArray
 
 from jaxroute.errors import InputError
-from jaxroute.load.files import resolve
+from jaxroute.load import delimited, parquet
+from jaxroute.load.delimited import Choose
+from jaxroute.load.files import parts
 from jaxroute.load.messages import input_error, nearest, shown
 
-_UNREADABLE = (pa.ArrowException, OSError, EOFError, ValueError, csv.Error, zlib.error)
 # From 1980 on no epoch second can be a date such as 20230601 or a time that starts from 0.
 _FIRST, _LAST = np.datetime64("1980-01-01", "us"), np.datetime64("2200-01-01", "us")
 _WITH_OFFSET = r"^\d{4}.*[T ].*(Z|z|[+-]\d{2}(:?\d{2})?)$"
 _WITHOUT_OFFSET = r"^\d{4}[\d-]*([T ][\d:.]*)?$"
 
-Choose = Callable[[Sequence[str]], list[str]]
-
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The chosen columns of a file, in file order.
+    """The chosen columns of a file, or of some of its rows, in file order.
 
     Attributes:
       name: the file as the user named it, for messages.
-      path: the file.
+      files: it, or the files of a directory.
       data: its columns; those of a CSV file are text, null where empty.
       is_csv: whether rows have line numbers.
+      begin: rows of the file before these.
+      as_text: columns of text that is not all numbers, though that of these rows may be.
     """
 
     name: str
-    path: Path
+    files: Sequence[Path]
     data: pa.Table
     is_csv: bool
+    begin: int = 0
+    as_text: Collection[str] = ()
 
     def __len__(self) -> int:
         return self.data.num_rows
@@ -64,17 +62,13 @@ class Table:
         Its row is the line of a CSV file, whose header is row 1; rows of Parquet count from 1.
         """
         found = found or shown(self.data[column][int(index)].as_py())
-        place = f"row {self._row(int(index))}, column {column}"
+        place = f"{self._row(int(index))}, column {column}"
         return input_error(self.name, place, found, expected, mend)
 
-    def _row(self, index: int) -> int:
+    def _row(self, index: int) -> str:
         if not self.is_csv:
-            return index + 1
-        with _text(self.path) as stream:
-            filled = (number for number, line in enumerate(stream, 1) if line != "\n")
-            for _ in range(index + 1):  # the header, and the rows before
-                next(filled, None)
-            return next(filled, index + 2)
+            return parquet.place(self.files, self.begin + index)
+        return f"row {delimited.line(self.files[0], index)}"
 
     def is_blank(self, column: str) -> bool:
         """Whether the table has rows, and none of them a value in `column`."""
@@ -87,8 +81,8 @@ class Table:
         except pa.ArrowException as error:
             raise self._wrong_type(column, "text") from error
 
-    def codes(self, column: str) -> tuple[NDArray[np.int64], pa.Array]:
-        """`column` as indices into its distinct strings, which are in order of first appearance.
+    def names(self, column: str) -> pa.Array:
+        """`column` as strings.
 
         Raises:
           InputError: if a value is missing.
@@ -97,7 +91,15 @@ class Table:
         if text.null_count:
             index = int(np.argmax(text.is_null().to_numpy(zero_copy_only=False)))
             raise self.fault(index, column, "a name", "fill every row")
-        encoded = text.dictionary_encode()
+        return text
+
+    def codes(self, column: str) -> tuple[NDArray[np.int64], pa.Array]:
+        """`column` as indices into its distinct strings, which are in order of first appearance.
+
+        Raises:
+          InputError: if a value is missing.
+        """
+        encoded = self.names(column).dictionary_encode()
         return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary
 
     def numbers(
@@ -140,16 +142,17 @@ class Table:
     def _floats(self, column: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Values, NaN where missing or not a number, and whether they are not a number."""
         data = self.data[column]
-        none = np.zeros(len(self), bool)
         try:
-            floats = pc.cast(data, pa.float64())
+            floats = None if column in self.as_text else pc.cast(data, pa.float64())
         except pa.ArrowNotImplementedError as error:
             raise self._wrong_type(column, "numbers") from error
         except pa.ArrowInvalid:
+            floats = None
+        if floats is None:
             series = self.text(column).to_pandas()
             values = pd.to_numeric(series, errors="coerce").to_numpy(np.float64, na_value=np.nan)
             return values, np.isnan(values) & series.notna().to_numpy()
-        return np.array(floats.to_numpy(), np.float64), none
+        return np.array(floats.to_numpy(), np.float64), np.zeros(len(self), bool)
 
     def times(self, column: str, rows: NDArray[np.int64] | None = None) -> pd.DatetimeIndex:
         """`column` as UTC moments (microseconds) at `rows`: ISO-8601, or epoch seconds throughout.
@@ -162,12 +165,16 @@ class Table:
         rows = np.arange(len(self)) if rows is None else rows
         data = self.data[column].combine_chunks().take(pa.array(rows, pa.int64()))
         try:
-            seconds = pc.cast(data, pa.float64()).to_numpy(zero_copy_only=False)
+            floats = None if column in self.as_text else pc.cast(data, pa.float64())
+        except pa.ArrowException:
+            floats = None
+        if floats is None:
+            moments = self._calendar(column, data)
+        else:
+            seconds = floats.to_numpy(zero_copy_only=False)
             sane = (seconds >= 0) & (seconds < 2**33)
             micros = np.round(np.where(sane, seconds, -1) * 1e6).astype(np.int64)
             moments = micros.astype("datetime64[us]")
-        except pa.ArrowException:
-            moments = self._calendar(column, data)
         good = (moments >= _FIRST) & (moments < _LAST)  # NaT is neither
         if not good.all():
             raise self.fault(
@@ -207,24 +214,27 @@ def read_table(path: str | Path, choose: Choose) -> Table:
     """Reads some columns of a table; its contents, not its name, say which format it is.
 
     Args:
-      path: a file, or `builtin:` and a name.
+      path: a file, a directory of Parquet files, or `builtin:` and a name.
       choose: given the names in the header, returns those to read, or raises.
 
     Raises:
       InputError: if the file is missing or unreadable; at the first row of a CSV file that has more
         or fewer values than its header.
     """
-    file = resolve(path)
+    files = parts(path)
     try:
-        with file.open("rb") as stream:
-            is_csv = stream.read(4) != b"PAR1"
-        data = _read_csv(str(path), file, choose) if is_csv else _read_parquet(file, choose)
+        is_csv = not parquet.is_parquet(files[0])
+        if is_csv:
+            data = delimited.read(str(path), files[0], choose)
+        else:
+            found = parquet.dataset(files)
+            data = found.to_table(columns=choose(found.schema.names))
     except InputError:
         raise
-    except _UNREADABLE as error:
+    except (*delimited.UNREADABLE, *parquet.UNREADABLE) as error:
         expected = "a table in CSV, gzipped CSV or Parquet"
         raise input_error(path, "", str(error)[:200], expected) from error
-    return Table(str(path), file, data, is_csv)
+    return Table(str(path), files, data, is_csv)
 
 
 def require(
@@ -241,47 +251,3 @@ def require(
             mend = f"rename {near!r} if that is it" if near else ""
             found = f"columns {', '.join(header) or 'none'}"[:200]
             raise input_error(name, "row 1", found, f"a column {column}", mend)
-
-
-def _is_gzip(file: Path) -> bool:
-    with file.open("rb") as stream:
-        return stream.read(2) == b"\x1f\x8b"
-
-
-def _text(file: Path) -> io.TextIOBase:
-    opener: Any = gzip.open if _is_gzip(file) else open
-    return opener(file, "rt", encoding="utf-8-sig", errors="replace", newline=None)
-
-
-def _read_csv(name: str, file: Path, choose: Choose) -> pa.Table:
-    with _text(file) as stream:
-        first = next((line for line in stream if line != "\n"), "")
-        any_rows = next((True for line in stream if line != "\n"), False)
-    header = next(csv.reader([first]), [])
-    columns = choose(header)
-    if not any_rows:
-        return pa.table({column: pa.array([], pa.string()) for column in columns})
-    options = pyarrow.csv.ConvertOptions(
-        column_types={column: pa.string() for column in columns},
-        include_columns=columns,
-        null_values=[""],
-        strings_can_be_null=True,
-    )
-    try:
-        compression = "gzip" if _is_gzip(file) else None
-        with pa.input_stream(str(file), compression=compression) as source:
-            return pyarrow.csv.read_csv(source, convert_options=options)
-    except pa.ArrowInvalid:
-        with _text(file) as stream:
-            rows = csv.reader(stream)
-            for row in rows:
-                if row and len(row) != len(header):
-                    place, found = f"row {rows.line_num}", f"{len(row)} values"
-                    expected = f"{len(header)}, as in the header"
-                    raise input_error(name, place, found, expected) from None
-        raise
-
-
-def _read_parquet(file: Path, choose: Choose) -> pa.Table:
-    with pyarrow.parquet.ParquetFile(file) as parquet:
-        return parquet.read(columns=choose(parquet.schema_arrow.names))

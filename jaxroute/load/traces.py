@@ -1,5 +1,6 @@
 """Conversation traces: one row a turn, checked as a whole before any of it is used."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,10 +9,11 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from jaxroute.errors import InputError
 from jaxroute.load.messages import input_error, nearest
 from jaxroute.load.table import Table, read_table, require
 
-__all__ = ["OPTIONAL", "QUALITY", "REQUIRED", "read_trace"]
+__all__ = ["OPTIONAL", "QUALITY", "REQUIRED", "columns", "no_time", "parsed", "read_trace"]
 
 REQUIRED = ("session_id", "turn", "arrival_s", "input_tokens", "output_tokens")
 OPTIONAL = ("prefix_tokens", "start_time", "home_region", "predicted_output_tokens")
@@ -27,6 +29,8 @@ Index = NDArray[np.int64]
 def read_trace(path: str | Path) -> pd.DataFrame:
     """Reads a trace of conversations from CSV, gzipped CSV or Parquet, and checks it whole.
 
+    Of Parquet also a directory of files, which are read one after another.
+
     Required columns: `session_id`; `turn`, from 0 without gaps, in any order; `arrival_s` (s),
     complete or empty throughout; `input_tokens`, those new at this turn; `output_tokens`.
     Optional, each complete or empty throughout (then as if absent): `prefix_tokens`, at most the
@@ -36,7 +40,7 @@ def read_trace(path: str | Path) -> pd.DataFrame:
     unless their name is so near an optional one's that it must be meant.
 
     Args:
-      path: a file, or `builtin:sharegpt`.
+      path: a file, a directory of Parquet files, or `builtin:sharegpt`.
 
     Returns:
       Sessions in order of first appearance, their turns ascending: `session_id` (text), `turn`
@@ -48,7 +52,13 @@ def read_trace(path: str | Path) -> pd.DataFrame:
     Raises:
       InputError: naming file, row (the header of a CSV file is row 1) and column.
     """
-    table = read_table(path, lambda header: _columns(str(path), header))
+    table = read_table(path, lambda header: columns(str(path), header))
+    blank = [name for name in OPTIONAL if name in table and table.is_blank(name)]
+    return parsed(dataclasses.replace(table, data=table.data.drop_columns(blank)))
+
+
+def parsed(table: Table) -> pd.DataFrame:
+    """As `read_trace`, of a table of whole sessions that has only columns with values."""
     session, names = table.codes("session_id")
     turn = table.numbers("turn", 0, _MAX, whole=True).astype(np.int64)
     order = np.lexsort((turn, session))
@@ -67,17 +77,16 @@ def read_trace(path: str | Path) -> pd.DataFrame:
         "input_tokens": count("input_tokens"),
         "output_tokens": count("output_tokens"),
     }
-    given = [name for name in OPTIONAL if name in table and not table.is_blank(name)]
-    if "prefix_tokens" in given:
+    if "prefix_tokens" in table:
         prefix = frame["prefix_tokens"] = count("prefix_tokens")
         left = prefix + frame["input_tokens"] + frame["output_tokens"]  # type: ignore[operator]
         _check_prefix(table, order, prefix, left, is_first)
     starts = order[is_first]
-    if "start_time" in given:
+    if "start_time" in table:
         frame["start_time"] = table.times("start_time", starts)[session]
-    if "home_region" in given:
+    if "home_region" in table:
         frame["home_region"] = _home_regions(table, starts).take(pa.array(session)).to_pandas()
-    if "predicted_output_tokens" in given:
+    if "predicted_output_tokens" in table:
         column = "predicted_output_tokens"
         frame[column] = table.numbers(column, 0, _MAX)[order]
     for name in table.data.column_names:
@@ -86,7 +95,7 @@ def read_trace(path: str | Path) -> pd.DataFrame:
     return pd.DataFrame(frame)
 
 
-def _columns(path: str, header: Sequence[str]) -> list[str]:
+def columns(path: str, header: Sequence[str]) -> list[str]:
     """The columns of a trace to read; an error if one is missing, doubled or misspelt."""
     quality = [name for name in header if name.startswith(QUALITY) and name != QUALITY]
     known = (*REQUIRED, *OPTIONAL, *quality)
@@ -123,8 +132,7 @@ def _arrival(table: Table, order: Index, is_first: NDArray[np.bool_]) -> NDArray
     arrival = table.numbers("arrival_s", missing_ok=True)
     missing = np.isnan(arrival)
     if missing.any() and not missing.all():
-        mend = "fill every row, or none if the times are unknown"
-        raise table.fault(int(np.argmax(missing)), "arrival_s", "a number, as in other rows", mend)
+        raise no_time(table, int(np.argmax(missing)))
     arrival = arrival[order]
     back = np.zeros(len(order), bool)
     back[1:] = (arrival[1:] < arrival[:-1]) & ~is_first[1:]
@@ -133,6 +141,12 @@ def _arrival(table: Table, order: Index, is_first: NDArray[np.bool_]) -> NDArray
         expected = f"at least {arrival[at - 1]:.12g}, the previous turn's"
         raise table.fault(int(order[at]), "arrival_s", expected, "renumber the turns by time")
     return arrival
+
+
+def no_time(table: Table, index: int) -> InputError:
+    """An error about a row without `arrival_s`, where others have it."""
+    mend = "fill every row, or none if the times are unknown"
+    return table.fault(index, "arrival_s", "a number, as in other rows", mend)
 
 
 def _check_prefix(
