@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 
 from benchmarks import program
-from jaxroute import batch
-from jaxroute.abreast import lay_out, width_for
+from jaxroute import batch, sharing
+from jaxroute.abreast import extents, lay_out, width_for
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions
 from jaxroute.slot_scan import replay_slots
@@ -41,9 +41,9 @@ class Program(NamedTuple):
 
 def by_slots(params: RouterParams, sessions: Sessions, world: World) -> tuple[Any, ...]:
     """The program behind `batch.replay_settings`, its inputs on the device, and what is static."""
-    layout = lay_out(sessions, width=width_for(len(params.carbon_weight)))
-    inputs = jax.device_put((batch.settled(params), sessions, layout, world))
-    return replay_slots, inputs, {"slot_count": batch.SLOTS, "uses": batch.uses_of(params, world)}
+    layout = lay_out(extents(sessions), width=width_for(len(params.carbon_weight)))
+    inputs = jax.device_put((sharing.settled(params), sessions, layout, world))
+    return replay_slots, inputs, {"slot_count": batch.SLOTS, "uses": sharing.uses_of(params, world)}
 
 
 def dense(params: RouterParams, sessions: Sessions, world: World) -> tuple[Any, ...]:

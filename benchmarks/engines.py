@@ -1,7 +1,8 @@
 """The engines that the sweep benchmark compares: each replays sessions under many settings.
 
-All take the same: P settings (`[P, ...]` leaves), packed sessions in parts, and a world; and return
-gCO2e of each setting, `[P]`. The slot path and the dense scan replay a part on each core; the
+All take the same: P settings (`[P, ...]` leaves), packed sessions in parts, and a world; and give a
+function that returns gCO2e of each setting, `[P]`. What a sweep has on its devices before, sessions
+and settings, the slot path has as well. It and the dense scan replay a part on each core; the
 compiled loops spread the sessions over the cores themselves, the other two use one.
 """
 
@@ -12,7 +13,7 @@ import jax
 import numpy as np
 
 from benchmarks.baselines import numba_plain, numba_tuned, numpy_sessions, python_loop
-from jaxroute import batch
+from jaxroute import batch, devices
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions
 from jaxroute.simulate import FIELDS, Totals
@@ -21,81 +22,95 @@ from jaxroute.world import World
 PARTS = [f"carbon_{part}_g" for part in ("prefill", "decode", "embodied")]
 PART_AT = [FIELDS.index(name) for name in PARTS]
 
-Engine = Callable[[RouterParams, Sequence[Sessions], World], np.ndarray]
+Replay = Callable[[], np.ndarray]
+Engine = Callable[[RouterParams, Sequence[Sessions], World], Replay]
 
 
-def by_slots(params: RouterParams, parts: Sequence[Sessions], world: World) -> np.ndarray:
-    """The slot path."""
-    return _side_by_side(
-        params, parts, lambda some, part: batch.replay_settings(some, part, world)[0]
-    )
+def by_slots(params: RouterParams, parts: Sequence[Sessions], world: World) -> Replay:
+    """The slot path, as `jaxroute sweep` has it: a round of pieces, a device each."""
+    mesh = devices.mesh(len(parts))
+    chunks = [(batch.parted(each, world, mesh), len(each.carbon_weight)) for each in cut(params)]
+    there = {size: batch.placed(parts, size, mesh) for _, size in chunks}
+
+    def run() -> np.ndarray:
+        return np.concatenate(
+            [
+                sum(carbon_g(totals) for totals, _ in batch.replay(chunk, there[size]))
+                for chunk, size in chunks
+            ]
+        )
+
+    return run
 
 
-def dense(params: RouterParams, parts: Sequence[Sessions], world: World) -> np.ndarray:
-    """The scan of `evaluate` under `vmap`."""
-    return _side_by_side(
-        params,
-        parts,
-        lambda some, part: jax.block_until_ready(batch.dense(some, part, world)[0]),
-    )
+def dense(params: RouterParams, parts: Sequence[Sessions], world: World) -> Replay:
+    """The scan of `evaluate` under `vmap`, a part on each core."""
+
+    def whole(part: Sessions) -> np.ndarray:
+        return np.concatenate([carbon_g(batch.dense(c, part, world)[0]) for c in cut(params)])
+
+    def run() -> np.ndarray:
+        with ThreadPoolExecutor(len(parts)) as pool:
+            return sum(pool.map(whole, parts))
+
+    return run
 
 
-def tuned(params: RouterParams, parts: Sequence[Sessions], world: World) -> np.ndarray:
+def cut(params: RouterParams) -> list[RouterParams]:
+    """At most `batch.MOST_SETTINGS` at a time, as `jaxroute sweep` has it."""
+    starts = range(0, len(params.carbon_weight), batch.MOST_SETTINGS)
+    return [
+        jax.tree.map(lambda x, at=at: x[at : at + batch.MOST_SETTINGS], params) for at in starts
+    ]
+
+
+def carbon_g(totals: Totals) -> np.ndarray:
+    return np.asarray(totals.carbon_g, np.float64).sum(-1)
+
+
+def tuned(params: RouterParams, parts: Sequence[Sessions], world: World) -> Replay:
     """The numba loop with settings in the SIMD lanes."""
     return _summed(params, parts, lambda part: numba_tuned.run(params, part, world))
 
 
-def plain(params: RouterParams, parts: Sequence[Sessions], world: World) -> np.ndarray:
+def plain(params: RouterParams, parts: Sequence[Sessions], world: World) -> Replay:
     """The numba loop over candidates, a setting at a time."""
-    carbon_g = np.zeros(len(params.carbon_weight))
-    for part in parts:
-        turns = numba_plain.flatten(part)
-        for p in range(len(carbon_g)):
-            setting = jax.tree.map(lambda x, p=p: x[p], params)
-            totals, _ = numba_plain.replay(setting, turns, world, world.retention)
-            carbon_g[p] += totals[:, PART_AT].sum()
-    return carbon_g
+
+    def run() -> np.ndarray:
+        found_g = np.zeros(len(params.carbon_weight))
+        for part in parts:
+            turns = numba_plain.flatten(part)
+            for p in range(len(found_g)):
+                setting = jax.tree.map(lambda x, p=p: x[p], params)
+                totals, _ = numba_plain.replay(setting, turns, world, world.retention)
+                found_g[p] += totals[:, PART_AT].sum()
+        return found_g
+
+    return run
 
 
-def numpy(params: RouterParams, parts: Sequence[Sessions], world: World) -> np.ndarray:
+def numpy(params: RouterParams, parts: Sequence[Sessions], world: World) -> Replay:
     """NumPy over sessions, a setting at a time."""
     return _summed(params, parts, lambda part: numpy_sessions.run(params, part, world))
 
 
-def loop(params: RouterParams, parts: Sequence[Sessions], world: World) -> np.ndarray:
+def loop(params: RouterParams, parts: Sequence[Sessions], world: World) -> Replay:
     """The oracle, a Python loop."""
     return _summed(
         params, parts, lambda part: python_loop.run(params, part, world, range(part.count))
     )
 
 
-def _side_by_side(
-    params: RouterParams,
-    parts: Sequence[Sessions],
-    replay: Callable[[RouterParams, Sessions], Totals],
-) -> np.ndarray:
-    """At most `batch.MOST_SETTINGS` at a time, as `jaxroute sweep` has it, a part on each core."""
-    starts = range(0, len(params.carbon_weight), batch.MOST_SETTINGS)
-    chunks = [
-        jax.tree.map(lambda x, at=at: x[at : at + batch.MOST_SETTINGS], params) for at in starts
-    ]
-
-    def whole(part: Sessions) -> np.ndarray:
-        found = [replay(chunk, part).carbon_g for chunk in chunks]
-        return np.concatenate([np.asarray(each, np.float64).sum(-1) for each in found])
-
-    with ThreadPoolExecutor(len(parts)) as pool:
-        return sum(pool.map(whole, parts))
-
-
 def _summed(
     params: RouterParams,
     parts: Sequence[Sessions],
     replay: Callable[[Sessions], dict[str, np.ndarray]],
-) -> np.ndarray:
+) -> Replay:
     """The carbon of an engine that returns its sums by name, `[P]` or `[P, S]`."""
-    carbon_g = np.zeros(len(params.carbon_weight))
-    for part in parts:
-        found = replay(part)
-        carbon_g += sum(found[name].reshape(len(carbon_g), -1).sum(axis=1) for name in PARTS)
-    return carbon_g
+    count = len(params.carbon_weight)
+
+    def run() -> np.ndarray:
+        found = [replay(part) for part in parts]
+        return sum(each[name].reshape(count, -1).sum(axis=1) for each in found for name in PARTS)
+
+    return run

@@ -23,10 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.compare import first
-from jaxroute import abreast, batch, slots
+from jaxroute import abreast, batch, sharing, slots
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions
+from jaxroute.slot_scan import replay_slots
 from jaxroute.study import Study, load_study
 
 FREE = {"parameter", "get-tuple-element", "tuple", "constant", "bitcast"}
@@ -86,12 +87,11 @@ def settings(study: Study, count: int, *, distinct: bool) -> RouterParams:
 
 def report(study: Study, params: RouterParams, sessions: Sessions, limits: dict[str, float]) -> str:
     """The counts and the time of one program, in words."""
-    world, layout = study.world, abreast.lay_out(sessions)
-    uses, settled = batch.uses_of(params, world), batch.settled(params)
+    world, layout = study.world, abreast.lay_out(abreast.extents(sessions))
+    uses, settled = sharing.uses_of(params, world), sharing.settled(params)
     given = jax.device_put((sessions, layout))
-    compiled = batch.replay_on_cpu.lower(
-        settled, *given, world, slot_count=batch.SLOTS, uses=uses
-    ).compile()
+    lowered = replay_slots.lower(settled, *given, world, slot_count=batch.SLOTS, uses=uses)
+    compiled = lowered.compile(batch.CPU_OPTIONS)
     shape = abreast.WIDTH, len(params.carbon_weight)
     decisions = shape[0] * shape[1]
     state = jax.eval_shape(lambda: slots.opening(batch.SLOTS, shape, np.dtype("float32"), uses))

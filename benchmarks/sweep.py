@@ -33,6 +33,7 @@ from benchmarks import engines, growth
 from benchmarks.compare import first, no_caches, peak_mib, print_heading
 from benchmarks.engines import Engine
 from benchmarks.program import settings
+from jaxroute.devices import use_every_core
 from jaxroute.study import load_study
 
 REPEATS, ENOUGH_S = 3, 3.0
@@ -158,6 +159,7 @@ def measured(options: list[str], wanted: list[str]) -> dict[str, dict[str, Any]]
 
 def serve(name: str, count: int, sessions: int | None) -> None:
     """Answers the requests that come in, a line of JSON each."""
+    use_every_core()
     entry, study = ENTRIES[name], load_study()
     dataset = first(study.datasets[0], sessions or len(study.datasets[0].lengths))
     cores = len(os.sched_getaffinity(0)) if entry.side_by_side else 1
@@ -171,7 +173,7 @@ def serve(name: str, count: int, sessions: int | None) -> None:
     def replayed(kind: str, label: str) -> dict[str, Any]:
         params = settings(study, asked, distinct=kind == "distinct")
         world = study.world.replace(retention=study.retentions[label])
-        carbon_g, first_s, best_s = timed(lambda: entry.run(params, parts, world))
+        carbon_g, first_s, best_s = timed(entry.run(params, parts, world))
         row = {
             "carbon_g": carbon_g.tolist(),
             "compile_s": max(first_s - best_s, 0),
@@ -180,7 +182,7 @@ def serve(name: str, count: int, sessions: int | None) -> None:
         }
         if name == RIVAL:
             some = jax.tree.map(lambda x: x[:FEW_SETTINGS], params)
-            row["few_g"] = entry.run(some, [few], world).tolist()
+            row["few_g"] = entry.run(some, [few], world)().tolist()
         return row
 
     answers = {
@@ -192,7 +194,7 @@ def serve(name: str, count: int, sessions: int | None) -> None:
         },
         "memory": lambda: peak_mib(resource.RUSAGE_SELF),
         "growth": lambda: growth.measure(
-            lambda *work: timed(lambda: entry.run(*work))[2], study, parts=cores
+            lambda *work: timed(entry.run(*work))[2], study, parts=cores
         ),
     }
     for request in map(str.strip, sys.stdin):

@@ -5,7 +5,7 @@ waits for the others.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -50,14 +50,34 @@ class Layout:
     chunks: int = dataclasses.field(metadata={"static": True})
 
 
-def lay_out(sessions: Sessions, *, width: int = WIDTH, steps: int = STEPS) -> Layout:
-    """Lays packed sessions abreast, the longest first.
+class Extents(NamedTuple):
+    """Where packed sessions lie in the flattened rows.
+
+    Attributes:
+      begin, lengths: `[S]`, the first turn of each session, and its turns.
+      rows, row_turns: the shape of the rows.
+    """
+
+    begin: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    rows: int
+    row_turns: int
+
+
+def lay_out(
+    extents: Extents,
+    chosen: NDArray[np.bool_] | None = None,
+    *,
+    width: int = WIDTH,
+    steps: int = STEPS,
+) -> Layout:
+    """Lays packed sessions, or the chosen `[S]` of them, abreast, the longest first.
 
     Steps in excess of `turns / width` are at most the longest session's turns. The shape depends
-    only on the shape and count of `sessions`.
+    only on that of the packed sessions, whichever are chosen.
     """
-    begin, lengths = extents(sessions)
-    room, widest = np.asarray(sessions.turns.session).size, sessions.turns.session.shape[1]
+    begin, room = extents.begin, extents.rows * extents.row_turns
+    lengths = extents.lengths if chosen is None else np.where(chosen, extents.lengths, 0)
     count = len(lengths)
     order = np.argsort(-lengths, kind="stable")
     chunks = -(-count // width)
@@ -69,7 +89,7 @@ def lay_out(sessions: Sessions, *, width: int = WIDTH, steps: int = STEPS) -> La
     t = np.arange(len(chunk)) - np.repeat(np.cumsum(longest) - longest, longest)
     valid = t[:, None] < each[chunk]
     turn = np.where(valid, begin[ranked[chunk]] + t[:, None], 0)
-    blocks = -(-(-(-room // width) + widest) // steps)
+    blocks = -(-(-(-room // width) + extents.row_turns) // steps)
     place = np.empty(count, np.int32)
     place[order] = np.arange(count)
 
@@ -95,14 +115,16 @@ def width_for(settings: int) -> int:
     return WIDTH if jax.default_backend() == "cpu" else max(WIDTH, LANES // settings)
 
 
-def extents(sessions: Sessions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each session begins in the flattened rows, and its turns, `[S]` each."""
-    session = np.asarray(sessions.turns.session).ravel()
-    there = np.flatnonzero(session < sessions.count)
+def extents(sessions: Sessions) -> Extents:
+    """Where the sessions of a batch on the host lie."""
+    session = np.asarray(sessions.turns.session)
+    rows, row_turns = session.shape
+    there = np.flatnonzero(session.ravel() < sessions.count)
     starts = there[np.asarray(sessions.turns.first).ravel()[there]]
     begin = np.zeros(sessions.count, np.int64)
-    begin[session[starts]] = starts
-    return begin, np.bincount(session[there], minlength=sessions.count)
+    begin[session.ravel()[starts]] = starts
+    lengths = np.bincount(session.ravel()[there], minlength=sessions.count)
+    return Extents(begin, lengths, rows, row_turns)
 
 
 def only(sessions: Sessions, chosen: NDArray[np.int64]) -> Sessions:
@@ -116,8 +138,8 @@ def only(sessions: Sessions, chosen: NDArray[np.int64]) -> Sessions:
     >>> only(pack(columns, np.array([1, 2])), np.array([1])).turns.new_tokens
     array([[1., 2.]], dtype=float32)
     """
-    begin, lengths = extents(sessions)
-    begin, lengths = begin[chosen], lengths[chosen]
+    found = extents(sessions)
+    begin, lengths = found.begin[chosen], found.lengths[chosen]
     count = power_above(len(chosen))
     rows = np.arange(count) % len(chosen)
     t = np.arange(power_above(int(lengths.max())))

@@ -10,16 +10,15 @@ import numpy as np
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from jaxroute import devices, policies, simulate
-from jaxroute.abreast import Layout, lay_out, only, power_above, width_for
-from jaxroute.cold import SHARED
+from jaxroute import devices, policies, sharing, simulate
+from jaxroute.abreast import Extents, Layout, extents, lay_out, only, power_above, width_for
 from jaxroute.latency import BINS, Latency
 from jaxroute.moments import Uses
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions
 from jaxroute.simulate import FIELDS, Totals
 from jaxroute.slot_scan import Settings, replay_slots
-from jaxroute.world import Belief, Fleet, Retention, World
+from jaxroute.world import World
 
 MOST_SETTINGS = 256
 """Of one call: more are no faster, and are what a killed sweep has to do again."""
@@ -34,20 +33,8 @@ MORE_SLOTS = 16
 CPU_OPTIONS = {"xla_cpu_enable_fast_min_max": True, "xla_cpu_prefer_vector_width": 512}
 """Of XLA's compiler: plain minima and maxima, as no NaN reaches one, and the widest vectors."""
 
-_FLEET = Fleet(**dict.fromkeys(Fleet.__dataclass_fields__, 1))  # type: ignore[arg-type]
-_ALONE: dict[str, Any] = {
-    "fleet": _FLEET,
-    "block_tokens": 0,
-    **dict.fromkeys(("pue", "wue_l_per_kwh", "ewif_l_per_kwh", "price_usd_per_kwh"), 1),
-    **dict.fromkeys(("intensity_g_per_kwh", "rtt_s", "wait_s"), 2),
-    "retention": Retention(ttl_s=2, decay_s=2, drop_on_leave=0),  # type: ignore[arg-type]
-}
-_BELIEF: dict[str, Any] = {
-    "fleet": _FLEET,
-    "intensity_g_per_kwh": 2,
-    **dict.fromkeys(("delayed", "rounded_to_tokens", "missing"), 0),
-}
-"""Dimensions of each leaf of a world and of a belief that are the same for every setting."""
+Inexact = tuple[Totals, NDArray[np.bool_]]
+"""Totals `[S, P]`, and which of them needed more slots."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,12 +66,14 @@ class Round:
       mesh: n devices.
       size: how many pieces, n at most; the rest is padding.
       sessions: `[n, ...]` leaves.
-      layout: how the slot path goes through them, likewise; None where there are no sessions.
+      extents: where the sessions of each piece lie.
+      layout: how the slot path goes through them, `[n, ...]`; None where there are no sessions.
     """
 
     mesh: Mesh
     size: int
     sessions: Sessions
+    extents: tuple[Extents, ...]
     layout: Layout | None
 
 
@@ -123,11 +112,13 @@ def replay_settings(
 
 def placed(pieces: Sequence[Sessions], settings: int, mesh: Mesh) -> Round:
     """Pieces of a trace of one shape, on a device each, for so many settings."""
-    layouts = [lay_out(each, width=width_for(settings)) for each in pieces if each.count]
+    found = tuple(extents(each) for each in pieces)
+    layouts = [lay_out(each, width=width_for(settings)) for each in found if len(each.lengths)]
     return Round(
         mesh=mesh,
         size=len(pieces),
         sessions=devices.spread(pieces, mesh),
+        extents=found,
         layout=devices.spread(layouts, mesh) if layouts else None,
     )
 
@@ -142,7 +133,7 @@ def parted(
       mesh: the devices.
     """
     params = jax.tree.map(np.asarray, params)
-    alike = all(axis is None for axis in _axes(world)) and world.belief is None
+    alike = all(axis is None for axis in sharing.axes(world)) and world.belief is None
     free = np.isinf(params.ttft_slo_s) & (alike and not latency)
     drops = alike and bool(np.all(np.asarray(world.retention.drop_on_leave) > 0))
     parts = []
@@ -150,14 +141,14 @@ def parted(
         if not chosen.any():
             continue
         rows = np.flatnonzero(chosen)
-        some = params if chosen.all() else _some(params, rows)
-        given = settled(some) if by_slots else some
+        some = params if chosen.all() else sharing.some(params, rows)
+        given = sharing.settled(some) if by_slots else some
         parts.append(
             Part(
                 rows=rows,
                 params=some,
                 given=devices.everywhere((given, world), mesh),
-                uses=uses_of(some, world) if by_slots else None,
+                uses=sharing.uses_of(some, world) if by_slots else None,
                 slot_count=1 if drops else min(SLOTS, len(world.fleet.model)),
                 latency=latency,
             )
@@ -194,58 +185,86 @@ def _replayed(part: Part, pieces: Round) -> list[tuple[Totals, Latency | None]]:
     if pieces.layout is None:
         nothing: Any = np.zeros((len(part.rows), 0), part.params.carbon_weight.dtype)
         return [(Totals(**dict.fromkeys(FIELDS, nothing)), None)] * pieces.size
-    out: list[tuple[Totals, Latency | None]] = []
-    for n, (totals, lost) in enumerate(_by_slots(part, part.given, pieces, part.slot_count)):
-        if lost.any():
-            totals = _mended(part, devices.gather(pieces.sessions, n), totals, lost)
-        out.append((jax.tree.map(np.transpose, totals), None))
+    found = _by_slots(part, part.given, pieces.layout, pieces, part.slot_count)
+    if any(lost.any() for _, lost in found):
+        found = _with_more_slots(part, pieces, found)
+    return [
+        (jax.tree.map(np.transpose, _exact(part, pieces, n, *each)), None)
+        for n, each in enumerate(found)
+    ]
+
+
+def _with_more_slots(part: Part, pieces: Round, found: list[Inexact]) -> list[Inexact]:
+    """The totals of a round, what was lost replayed once more.
+
+    In the shapes of the round, under as many settings or a quarter of them, so that few programs
+    are compiled.
+    """
+    count, deployments = len(part.rows), part.given[1].fleet.model.shape[0]
+    rows = np.flatnonzero(np.any([lost.any(axis=0) for _, lost in found], axis=0))
+    quarter = max(count // 4, 1)
+    rows = np.resize(rows, quarter) if len(rows) <= quarter else np.arange(count)
+    given = sharing.settled(sharing.some(part.params, rows)), part.given[1]
+    given = devices.everywhere(given, pieces.mesh)
+    layouts = [
+        lay_out(each, np.asarray(lost.any(axis=1)), width=width_for(count))
+        for each, (_, lost) in zip(pieces.extents, found, strict=True)
+    ]
+    layout = devices.spread(layouts, pieces.mesh)
+    again = _by_slots(part, given, layout, pieces, min(MORE_SLOTS, deployments))
+    out = []
+    for (totals, lost), (better, still) in zip(found, again, strict=True):
+        session, setting = at = np.nonzero(lost[:, rows])
+        to = session, rows[setting]
+        left = np.zeros_like(lost)
+        left[to] = still[at]
+        out.append((_replaced(totals, to, better, at), left))
     return out
 
 
-def _mended(part: Part, sessions: Sessions, totals: Totals, lost: NDArray[np.bool_]) -> Totals:
-    """The slot path's `[S, P]` totals, those `lost` once more with more slots, then without."""
-    alone, world = devices.mesh(1), jax.device_get(part.given[1])
-    totals = jax.tree.map(np.array, totals)
-    for slot_count in (MORE_SLOTS, None):
-        if not lost.any():
-            break
-        chosen, rows = np.flatnonzero(lost.any(axis=1)), np.flatnonzero(lost.any(axis=0))
-        few, some = (
-            only(sessions, chosen),
-            _some(part.params, np.resize(rows, power_above(len(rows)))),
-        )
-        if slot_count is None:
-            exact, _ = jax.device_get(dense(some, few, world))
-            again, more = jax.tree.map(np.transpose, exact), np.zeros(exact.turns.T.shape, bool)
-        else:
-            again_pieces = placed([few], len(rows), alone)
-            most = min(slot_count, len(world.fleet.model))
-            ((again, more),) = _by_slots(part, (settled(some), world), again_pieces, most)
-        at, setting = np.nonzero(lost[np.ix_(chosen, rows)])
-        where = chosen[at], rows[setting]
-        for name in FIELDS:
-            getattr(totals, name)[where] = getattr(again, name)[at, setting]
-        lost = np.zeros_like(lost)
-        lost[where] = more[at, setting]
-    return totals
+def _exact(
+    part: Part, pieces: Round, number: int, totals: Totals, lost: NDArray[np.bool_]
+) -> Totals:
+    """The totals of a piece, what is lost replayed without slots."""
+    if not lost.any():
+        return totals
+    chosen, rows = np.flatnonzero(lost.any(axis=1)), np.flatnonzero(lost.any(axis=0))
+    few = only(devices.gather(pieces.sessions, number), chosen)
+    some = sharing.some(part.params, np.resize(rows, power_above(len(rows))))
+    exact, _ = jax.device_get(dense(some, few, jax.device_get(part.given[1])))
+    session, setting = at = np.nonzero(lost[np.ix_(chosen, rows)])
+    return _replaced(
+        totals, (chosen[session], rows[setting]), jax.tree.map(np.transpose, exact), at
+    )
+
+
+def _replaced(totals: Totals, to: Any, better: Totals, at: Any) -> Totals:
+    """Totals with those at `to` replaced by others, at `at`."""
+
+    def one(old: NDArray, new: NDArray) -> NDArray:
+        out = np.array(old)
+        out[to] = new[at]
+        return out
+
+    return jax.tree.map(one, totals, better)
 
 
 def _by_slots(
-    part: Part, given: tuple[Any, World], pieces: Round, slot_count: int
-) -> list[tuple[Totals, NDArray[np.bool_]]]:
-    """Of each piece, totals `[S, P]` and which are not exact."""
-    platform = pieces.mesh.devices.flat[0].platform
-    found = slots_on(platform)(
+    part: Part, given: tuple[Any, World], layout: Layout, pieces: Round, slot_count: int
+) -> list[Inexact]:
+    """Of each piece, the totals `[S, P]` by the slot path, and which are not exact."""
+    found = slots_on(pieces.mesh.devices.flat[0].platform)(
         given,
-        (pieces.sessions, pieces.layout),
+        (pieces.sessions, layout),
         mesh=pieces.mesh,
         slot_count=slot_count,
         uses=part.uses,
     )
-    out: list[Any] = []
+    out: list[Inexact] = []
     for n in range(pieces.size):
-        totals, lost = devices.gather(found, n)
-        whole = jax.tree.map(lambda x, shape=lost.shape: np.broadcast_to(x, shape), totals)
+        totals, inexact = devices.gather(found, n)
+        lost: Any = inexact
+        whole: Any = jax.tree.map(lambda x, shape=lost.shape: np.broadcast_to(x, shape), totals)
         out.append((whole, lost))
     return out
 
@@ -288,74 +307,6 @@ def _by_scan(
     return devices.each(one, given, pieces, mesh)
 
 
-def uses_of(params: RouterParams, world: World) -> Uses:
-    """What P settings and their world make use of."""
-
-    def priced(name: str) -> bool:
-        return bool(np.any(np.asarray(getattr(params, name)) != 0))
-
-    ttl_s, decay_s = np.asarray(world.retention.ttl_s), np.asarray(world.retention.decay_s)
-    return Uses(
-        ageing=bool(np.isfinite(ttl_s).any() or np.isfinite(decay_s).any()),
-        features=priced("gate_weights"),
-        latency=priced("latency_price_g_per_s"),
-        quality=priced("quality_price_g"),
-        intensity=priced("intensity_price"),
-        rtt=priced("rtt_price_g_per_s"),
-        size=priced("size_price_g_per_b"),
-        noise=priced("noise_price_g"),
-        blind=bool(np.any(np.asarray(params.cache_knowledge) != 1)),
-    )
-
-
-def settled(params: RouterParams) -> Settings:
-    """P settings, sorted into groups that have the scores of cold deployments in common."""
-    first, group = kinds(params, SHARED)
-    groups = _some(params, first)
-    masked, mask = kinds(groups, SHARED[-3:])
-    if len(masked) > 1 and mask is None:
-        mask = np.arange(len(masked), dtype=np.int32)
-    masks = _some(groups, masked)
-    return Settings(each=params, groups=groups, group=group, masks=masks, mask=mask)
-
-
-def kinds(
-    params: RouterParams, names: Sequence[str]
-) -> tuple[NDArray[np.int64], NDArray[np.int32] | None]:
-    """The first of each kind of setting in some fields, padded, and the kind of each setting.
-
-    So that few shapes are compiled, the kinds are made a power of two by repeating the last, or as
-    many as there are settings.
-
-    Returns:
-      `[G]` indices into the P settings, and `[P]`; None for one kind, or one each, in order.
-    """
-    count = len(params.carbon_weight)
-    columns = [np.asarray(getattr(params, name)).reshape(count, -1) for name in names]
-    _, first, kind = np.unique(
-        np.concatenate(columns, axis=1), axis=0, return_index=True, return_inverse=True
-    )
-    size = power_above(len(first))
-    if size >= count:
-        return np.arange(count), None
-    if size == 1:
-        return first, None
-    padding = np.repeat(first[-1:], size - len(first))
-    return np.concatenate([first, padding]), kind.astype(np.int32)
-
-
-def _some(params: RouterParams, rows: NDArray[np.int64]) -> RouterParams:
-    return jax.tree.map(lambda x: np.asarray(x)[rows], params)
-
-
-def _axes(world: World) -> list[int | None]:
-    """0 for each leaf of a world that is one of each setting, None for the others."""
-    belief = None if world.belief is None else Belief(**_BELIEF)
-    alone = jax.tree.leaves(World(**_ALONE, belief=belief))
-    leaves = jax.tree.leaves(world)
-    return [0 if np.ndim(leaf) > rank else None for leaf, rank in zip(leaves, alone, strict=True)]
-
-
 @functools.partial(jax.jit, static_argnames="latency")
 def dense(
     params: RouterParams, sessions: Sessions, world: World, *, latency: bool = False
@@ -374,7 +325,7 @@ def dense(
         )
         return totals, times
 
-    return jax.vmap(one, in_axes=(0, _axes(world)))(params, leaves)
+    return jax.vmap(one, in_axes=(0, sharing.axes(world)))(params, leaves)
 
 
 def bytes_a_setting(rows: int, count: int, world: World, *, latency: bool = False) -> int:

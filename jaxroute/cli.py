@@ -234,7 +234,13 @@ def sweep(
     sweeping.check(objectives, latency=latency)
     allowed = memory.of_text(budget) if budget is not None else None
     with progress_bar() as report:
-        loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
+        loaded = load_study(
+            study,
+            traces=trace or (),
+            carbon=carbon,
+            seed=seed,
+            memory_bytes=(allowed or memory.host_bytes() // 2) // 2,
+        )
         outcome = sweeping.run(
             loaded,
             sweeping.planned(loaded.config),

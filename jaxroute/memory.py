@@ -37,6 +37,11 @@ def free_bytes() -> int:
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    return host_bytes()
+
+
+def host_bytes() -> int:
+    """What is free on the host."""
     return int(min(_host(), _group()))
 
 

@@ -21,11 +21,12 @@ from jaxroute import bootstrap, cluster, devices, draws, stats
 from jaxroute import latency as histograms
 from jaxroute.batch import Part, Round, bytes_a_setting, placed, replay
 from jaxroute.dataset import Dataset
+from jaxroute.shards import Shards
 from jaxroute.simulate import FIELDS, Totals
 from jaxroute.world import World
 
 Floats = NDArray[np.float64]
-Trace = Dataset
+Trace = Dataset | Shards
 Value = TypeVar("Value")
 
 REPLICATES = 200
@@ -69,8 +70,15 @@ class Sums(NamedTuple):
     times: Mapping[str, Floats]
 
 
-def source(trace: Trace, world: World, room: float) -> Source:
-    """A trace, kept on the devices if it takes no more than `room` bytes there."""
+def source(trace: Trace, world: World, room: float, *, noise: bool = True) -> Source:
+    """A trace as a sweep replays it.
+
+    Args:
+      trace: what is replayed.
+      world: its fleet.
+      room: bytes on the devices that it may take, to be kept there.
+      noise: whether some setting has a price of noise.
+    """
     mesh, pieces = devices.mesh(), trace.pieces
 
     def drawn(number: int) -> NDArray[np.uint8]:
@@ -79,7 +87,7 @@ def source(trace: Trace, world: World, room: float) -> Source:
 
     def rounds(settings: int) -> Iterator[Round | None]:
         own = cluster.own(len(pieces), mesh.size)
-        packed = trace.packed(pieces, itertools.chain.from_iterable(own))
+        packed = trace.packed(pieces, itertools.chain.from_iterable(own), noise=noise)
         for numbers in own:
             here = list(itertools.islice(packed, len(numbers)))
             yield placed(here, settings, mesh) if here else None

@@ -172,7 +172,8 @@ def run(
     retentions = study.retentions
     if not set(space.RETENTION).isdisjoint(settings):
         retentions = {SWEPT: next(iter(retentions.values()))}
-    sources = [streamed.source(each, world, budget / 2) for each in study.datasets]
+    noise = _noisy(study, settings)
+    sources = [streamed.source(each, world, budget / 2, noise=noise) for each in study.datasets]
 
     def settle() -> dict[str, int]:
         fitting = [
@@ -258,6 +259,14 @@ def _same_everywhere(plan: Mapping[str, Any]) -> None:
         place = f"process {jax.process_index() if found else others[0]}"
         told = found[0] if found else "another study, or other files"
         raise input_error("sweep", place, told, "what process 0 has", "give all the same")
+
+
+def _noisy(study: Study, settings: pd.DataFrame) -> bool:
+    """Whether a setting or the baseline has a price of noise."""
+    assert study.config.sweep is not None
+    names = study.config.sweep.policy, study.config.baseline
+    both = study.with_policies([names[0]]).policies
+    return "noise_price_g" in settings or any(both[name].noise_price_g for name in names)
 
 
 def _policies(

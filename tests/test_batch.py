@@ -8,7 +8,7 @@ from bridge import engine_sessions, engine_world
 from oracle_check import RETENTIONS, presets, stratified, study_of, subset
 
 from jaxroute import batch, simulate
-from jaxroute.abreast import lay_out
+from jaxroute.abreast import extents, lay_out
 from jaxroute.catalogue import preset
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
@@ -149,7 +149,7 @@ def test_a_layout_holds_every_turn_once(width):
     rng = np.random.default_rng(6)
     lengths = np.array([7, 1, 1, 30, 2, 3])
     sessions = engine_sessions([worlds.session(rng, plain, n) for n in lengths])
-    layout = lay_out(sessions, width=width, steps=4)
+    layout = lay_out(extents(sessions), width=width, steps=4)
     turn = layout.turn[layout.valid]
     session = sessions.turns.session.ravel()[turn]
     np.testing.assert_array_equal(np.bincount(session, minlength=6), lengths)
@@ -160,5 +160,5 @@ def test_a_layout_holds_every_turn_once(width):
 
 
 def test_steps_waste_a_tenth_of_the_turns_at_most():
-    layout, turns = lay_out(STUDY.sessions), int(STUDY.datasets[0].lengths.sum())
+    layout, turns = lay_out(extents(STUDY.sessions)), int(STUDY.datasets[0].lengths.sum())
     assert layout.blocks * layout.turn[0].size < 1.1 * turns

@@ -256,6 +256,6 @@ def test_engines_agree_on_every_fleet(study, deployments):
     assert len(world.fleet.model) == deployments
     parts = [synthetic.sessions(world, 20, 8)]
     params = program.settings(study, 16, distinct=True)
-    expected = engines.loop(params, parts, world)
+    expected = engines.loop(params, parts, world)()
     for engine in (engines.numpy, engines.plain, engines.tuned, engines.by_slots, engines.dense):
-        np.testing.assert_allclose(engine(params, parts, world), expected, rtol=1e-5)
+        np.testing.assert_allclose(engine(params, parts, world)(), expected, rtol=1e-5)
