@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from numpy.typing import NDArray
@@ -32,9 +33,6 @@ MORE_SLOTS = 16
 
 CPU_OPTIONS = {"xla_cpu_enable_fast_min_max": True, "xla_cpu_prefer_vector_width": 512}
 """Of XLA's compiler: plain minima and maxima, as no NaN reaches one, and the widest vectors."""
-
-Inexact = tuple[Totals, NDArray[np.bool_]]
-"""Totals `[S, P]`, and which of them needed more slots."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,12 +100,11 @@ def replay_settings(
     >>> totals.carbon_g.shape
     (2, 1)
     """
-    alone = devices.mesh(1)
-    (found,) = replay(
-        parted(params, world, alone, latency=latency),
-        placed([sessions], len(params.carbon_weight), alone),
-    )
-    return found
+    alone, count = devices.mesh(1), len(params.carbon_weight)
+    parts = parted(params, world, alone, latency=latency)
+    totals, times = devices.gather(replay(parts, placed([sessions], count, alone)), 0)
+    shape = sessions.count, count
+    return jax.tree.map(lambda x: np.broadcast_to(x, shape).T, totals), times
 
 
 def placed(pieces: Sequence[Sessions], settings: int, mesh: Mesh) -> Round:
@@ -156,121 +153,125 @@ def parted(
     return tuple(parts)
 
 
-def replay(parts: Sequence[Part], pieces: Round) -> list[tuple[Totals, Latency | None]]:
-    """As `replay_settings`, of each piece of a round.
+def replay(parts: Sequence[Part], pieces: Round) -> tuple[Totals, Latency | None]:
+    """Replays a round of pieces of S sessions under P settings.
 
     Args:
-      parts: of P settings, on the devices of the round.
-      pieces: of S sessions each.
+      parts: of the settings, on the devices of the round.
+      pieces: n.
+
+    Returns:
+      Sums of each session, `[n, S, P]` leaves on the devices, or `[n, S, 1]` where all settings
+      have the same; histograms, `[n, P, BINS]` leaves, or None.
     """
     found = [_replayed(part, pieces) for part in parts]
     if len(parts) == 1:
         return found[0]
-    return [_joined(parts, each) for each in zip(*found, strict=True)]
+    order = np.argsort(np.concatenate([part.rows for part in parts])).tolist()
+    sizes = tuple(len(part.rows) for part in parts)
+    return _joined([totals for totals, _ in found], sizes, tuple(order)), None
 
 
-def _joined(
-    parts: Sequence[Part], found: Sequence[tuple[Totals, Latency | None]]
-) -> tuple[Totals, Latency | None]:
-    """Parts without latency, as one."""
-    order = np.argsort(np.concatenate([part.rows for part in parts]))
-    totals = [each for each, _ in found]
-    return jax.tree.map(lambda *values: np.concatenate(values)[order], *totals), None
+@functools.partial(jax.jit, static_argnames=("sizes", "order"))
+def _joined(totals: list[Totals], sizes: tuple[int, ...], order: tuple[int, ...]) -> Totals:
+    """The totals of parts, of so many settings each, in the order of the settings."""
+
+    def one(*leaves: jax.Array) -> jax.Array:
+        whole = [
+            jnp.broadcast_to(leaf, (*leaf.shape[:2], size))
+            for leaf, size in zip(leaves, sizes, strict=True)
+        ]
+        return jnp.concatenate(whole, axis=-1)[..., np.array(order)]
+
+    return jax.tree.map(one, *totals)
 
 
-def _replayed(part: Part, pieces: Round) -> list[tuple[Totals, Latency | None]]:
+def _replayed(part: Part, pieces: Round) -> tuple[Totals, Latency | None]:
     if part.uses is None:
-        counted = _by_scan(part.given, pieces.sessions, mesh=pieces.mesh, latency=part.latency)
-        return [devices.gather(counted, n) for n in range(pieces.size)]
+        return _by_scan(part.given, pieces.sessions, mesh=pieces.mesh, latency=part.latency)
     if pieces.layout is None:
-        nothing: Any = np.zeros((len(part.rows), 0), part.params.carbon_weight.dtype)
-        return [(Totals(**dict.fromkeys(FIELDS, nothing)), None)] * pieces.size
-    found = _by_slots(part, part.given, pieces.layout, pieces, part.slot_count)
-    if any(lost.any() for _, lost in found):
-        found = _with_more_slots(part, pieces, found)
-    return [
-        (jax.tree.map(np.transpose, _exact(part, pieces, n, *each)), None)
-        for n, each in enumerate(found)
-    ]
-
-
-def _with_more_slots(part: Part, pieces: Round, found: list[Inexact]) -> list[Inexact]:
-    """The totals of a round, what was lost replayed once more.
-
-    In the shapes of the round, under as many settings or a quarter of them, so that few programs
-    are compiled.
-    """
-    count, deployments = len(part.rows), part.given[1].fleet.model.shape[0]
-    rows = np.flatnonzero(np.any([lost.any(axis=0) for _, lost in found], axis=0))
-    quarter = max(count // 4, 1)
-    rows = np.resize(rows, quarter) if len(rows) <= quarter else np.arange(count)
-    given = sharing.settled(sharing.some(part.params, rows)), part.given[1]
-    given = devices.everywhere(given, pieces.mesh)
-    layouts = [
-        lay_out(each, np.asarray(lost.any(axis=1)), width=width_for(count))
-        for each, (_, lost) in zip(pieces.extents, found, strict=True)
-    ]
-    layout = devices.spread(layouts, pieces.mesh)
-    again = _by_slots(part, given, layout, pieces, min(MORE_SLOTS, deployments))
-    out = []
-    for (totals, lost), (better, still) in zip(found, again, strict=True):
-        session, setting = at = np.nonzero(lost[:, rows])
-        to = session, rows[setting]
-        left = np.zeros_like(lost)
-        left[to] = still[at]
-        out.append((_replaced(totals, to, better, at), left))
-    return out
-
-
-def _exact(
-    part: Part, pieces: Round, number: int, totals: Totals, lost: NDArray[np.bool_]
-) -> Totals:
-    """The totals of a piece, what is lost replayed without slots."""
-    if not lost.any():
-        return totals
-    chosen, rows = np.flatnonzero(lost.any(axis=1)), np.flatnonzero(lost.any(axis=0))
-    few = only(devices.gather(pieces.sessions, number), chosen)
-    some = sharing.some(part.params, np.resize(rows, power_above(len(rows))))
-    exact, _ = jax.device_get(dense(some, few, jax.device_get(part.given[1])))
-    session, setting = at = np.nonzero(lost[np.ix_(chosen, rows)])
-    return _replaced(
-        totals, (chosen[session], rows[setting]), jax.tree.map(np.transpose, exact), at
-    )
-
-
-def _replaced(totals: Totals, to: Any, better: Totals, at: Any) -> Totals:
-    """Totals with those at `to` replaced by others, at `at`."""
-
-    def one(old: NDArray, new: NDArray) -> NDArray:
-        out = np.array(old)
-        out[to] = new[at]
-        return out
-
-    return jax.tree.map(one, totals, better)
+        nothing: Any = np.zeros((pieces.mesh.size, 0, 1), part.params.carbon_weight.dtype)
+        return Totals(**dict.fromkeys(FIELDS, nothing)), None
+    totals, lost, some_lost = _by_slots(part, part.given, pieces.layout, pieces, part.slot_count)
+    if np.any(some_lost):
+        totals, lost, some_lost = _with_more_slots(part, pieces, totals, lost)
+    if np.any(some_lost):
+        totals = _without_slots(part, pieces, totals, lost)
+    return totals, None
 
 
 def _by_slots(
     part: Part, given: tuple[Any, World], layout: Layout, pieces: Round, slot_count: int
-) -> list[Inexact]:
-    """Of each piece, the totals `[S, P]` by the slot path, and which are not exact."""
-    found = slots_on(pieces.mesh.devices.flat[0].platform)(
-        given,
-        (pieces.sessions, layout),
-        mesh=pieces.mesh,
-        slot_count=slot_count,
-        uses=part.uses,
-    )
-    out: list[Inexact] = []
+) -> tuple[Totals, jax.Array, jax.Array]:
+    """Of each piece, the totals by the slot path, which `[S, P]` are not exact, and if any."""
+    program = slots_on(pieces.mesh.devices.flat[0].platform)
+    there = pieces.sessions, layout
+    return program(given, there, mesh=pieces.mesh, slot_count=slot_count, uses=part.uses)
+
+
+def _with_more_slots(
+    part: Part, pieces: Round, totals: Totals, lost: jax.Array
+) -> tuple[Totals, jax.Array, jax.Array]:
+    """The totals of a round, what was lost replayed once more.
+
+    In the shapes of the round, under as many settings or a quarter of them, so that few programs
+    are compiled; on a CPU one session at a time, as they are few.
+    """
+    count, deployments = len(part.rows), part.given[1].fleet.model.shape[0]
+    there = [np.asarray(devices.gather(lost, n)) for n in range(pieces.size)]
+    rows = np.flatnonzero(np.any([each.any(axis=0) for each in there], axis=0))
+    quarter = max(count // 4, 1)
+    rows = np.resize(rows, quarter) if len(rows) <= quarter else np.arange(count)
+    given = sharing.settled(sharing.some(part.params, rows)), part.given[1]
+    width = 1 if pieces.mesh.devices.flat[0].platform == "cpu" else width_for(count)
+    layouts = [
+        lay_out(each, np.asarray(some.any(axis=1)), width=width)
+        for each, some in zip(pieces.extents, there, strict=True)
+    ]
+    given, rows = devices.everywhere((given, rows.astype(np.int32)), pieces.mesh)
+    layout = devices.spread(layouts, pieces.mesh)
+    better, still, _ = _by_slots(part, given, layout, pieces, min(MORE_SLOTS, deployments))
+    return _replaced(totals, lost, better, still, rows)
+
+
+@jax.jit
+def _replaced(
+    totals: Totals, lost: jax.Array, better: Totals, still: jax.Array, rows: jax.Array
+) -> tuple[Totals, jax.Array, jax.Array]:
+    """Totals with what was lost of some settings replaced, and what is lost after that."""
+    some = lost[..., rows]
+
+    def one(old: jax.Array, new: jax.Array) -> jax.Array:
+        if old.shape[-1] == 1:
+            return old
+        return old.at[..., rows].set(jnp.where(some, new, old[..., rows]))
+
+    left = jnp.zeros_like(lost).at[..., rows].set(some & still)
+    return jax.tree.map(one, totals, better), left, left.any()
+
+
+def _without_slots(part: Part, pieces: Round, totals: Totals, lost: jax.Array) -> Totals:
+    """The totals of a round, what is lost replayed by the scan of `evaluate`."""
+    world, out = jax.device_get(part.given[1]), []
     for n in range(pieces.size):
-        totals, inexact = devices.gather(found, n)
-        lost: Any = inexact
-        whole: Any = jax.tree.map(lambda x, shape=lost.shape: np.broadcast_to(x, shape), totals)
-        out.append((whole, lost))
-    return out
+        found, some = devices.gather((totals, lost), n)
+        found = jax.tree.map(np.array, found)
+        chosen, rows = np.flatnonzero(some.any(axis=1)), np.flatnonzero(some.any(axis=0))
+        if len(chosen):
+            few = only(devices.gather(pieces.sessions, n), chosen)
+            params = sharing.some(part.params, np.resize(rows, power_above(len(rows))))
+            exact, _ = jax.device_get(dense(params, few, world))
+            session, setting = np.nonzero(some[np.ix_(chosen, rows)])
+            for name in FIELDS:
+                if (old := getattr(found, name)).shape[-1] > 1:
+                    new = getattr(exact, name)[setting, session]
+                    old[chosen[session], rows[setting]] = new
+        out.append(found)
+    return devices.spread(out, pieces.mesh)
 
 
 @functools.cache
-def slots_on(platform: str) -> Callable[..., tuple[Totals, jax.Array]]:
+def slots_on(platform: str) -> Callable[..., tuple[Totals, jax.Array, jax.Array]]:
     """`replay_slots` of a piece on each device, compiled for a platform."""
 
     def program(
@@ -280,15 +281,14 @@ def slots_on(platform: str) -> Callable[..., tuple[Totals, jax.Array]]:
         mesh: Mesh,
         slot_count: int,
         uses: Uses,
-    ) -> tuple[Totals, jax.Array]:
-        return devices.each(
-            lambda given, piece: replay_slots(
+    ) -> tuple[Totals, jax.Array, jax.Array]:
+        def one(given: tuple[Settings, World], piece: tuple[Sessions, Layout]) -> Any:
+            totals, lost = replay_slots(
                 given[0], *piece, given[1], slot_count=slot_count, uses=uses
-            ),
-            given,
-            pieces,
-            mesh,
-        )
+            )
+            return totals, lost, lost.any()
+
+        return devices.each(one, given, pieces, mesh)
 
     return jax.jit(
         program,
@@ -302,7 +302,8 @@ def _by_scan(
     given: tuple[RouterParams, World], pieces: Sessions, *, mesh: Mesh, latency: bool
 ) -> tuple[Totals, Latency | None]:
     def one(given: tuple[RouterParams, World], sessions: Sessions) -> tuple[Totals, Latency | None]:
-        return dense(given[0], sessions, given[1], latency=latency)
+        totals, times = dense(given[0], sessions, given[1], latency=latency)
+        return jax.tree.map(jnp.transpose, totals), times
 
     return devices.each(one, given, pieces, mesh)
 

@@ -1,5 +1,7 @@
 """How sure a ratio of two sums over sessions is: a paired bootstrap for heavy tails."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,9 +17,6 @@ NOISE = 1e-6
 """Relative differences that float32 bills may have without meaning any."""
 
 _SESSIONS_A_CHUNK = 4096
-
-_TILE = 192
-"""Rows of a matrix product."""
 
 
 def sums(
@@ -67,30 +66,14 @@ def with_original(drawn: NDArray[np.integer]) -> Floats:
     return np.concatenate([np.ones((len(drawn), 1)), drawn], axis=1)
 
 
-def own_sums(a: Floats, b: Floats, weights: Floats) -> Floats:
-    """Sums of a, a² and ab, `[P, 3, 1 + B]`, of `[P, S]` and weights `[S, 1 + B]`."""
-    return _product(np.stack([a, a * a, a * b], axis=1), weights)
+def own_sums(a: jax.Array, b: jax.Array, weights: jax.Array) -> jax.Array:
+    """Sums of a, a² and ab, `[P, 3, 1 + B]`, of `[S, P]` and weights `[S, 1 + B]`."""
+    return jnp.stack([x.T @ weights for x in (a, a * a, a * b)], axis=1)
 
 
-def base_sums(b: Floats, weights: Floats) -> Floats:
+def base_sums(b: jax.Array, weights: jax.Array) -> jax.Array:
     """Sums of b and b², `[P, 2, 1 + B]`, which all that share a baseline have in common."""
-    return _product(np.stack([b, b * b], axis=1), weights)
-
-
-def _product(moments: Floats, weights: Floats) -> Floats:
-    """`moments @ weights`, `[P, M, 1 + B]`, of `[P, M, S]`, by tiles of one shape.
-
-    A matrix product of another shape may add up in another order: so no sum depends on P.
-    """
-    rows = moments.reshape(moments.shape[0] * moments.shape[1], moments.shape[-1])
-    tiles = -(-len(rows) // _TILE)
-    out = np.empty((tiles * _TILE, weights.shape[-1]))
-    for at in range(0, len(rows), _TILE):
-        tile = np.zeros((_TILE, rows.shape[-1]))
-        part = rows[at : at + _TILE]
-        tile[: len(part)] = part
-        np.matmul(tile, weights, out=out[at : at + _TILE])
-    return out[: len(rows)].reshape(*moments.shape[:2], weights.shape[-1])
+    return jnp.stack([x.T @ weights for x in (b, b * b)], axis=1)
 
 
 def joined(own: Floats, base: Floats) -> Floats:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -35,7 +35,7 @@ def mesh(count: int | None = None) -> Mesh:
     return Mesh(np.array(jax.local_devices()[:count]), (AXIS,))
 
 
-def spread(pieces: Sequence[Piece], over: Mesh) -> Piece:
+def spread(pieces: Sequence[Any], over: Mesh) -> Any:
     """Pieces of one shape as `[n, ...]` leaves, one on each of n devices.
 
     Where there are fewer, the last is there again on the others.
@@ -49,12 +49,12 @@ def spread(pieces: Sequence[Piece], over: Mesh) -> Piece:
     return jax.device_put(stacked, NamedSharding(over, PartitionSpec(AXIS)))
 
 
-def everywhere(tree: Shared, over: Mesh) -> Shared:
+def everywhere(tree: Any, over: Mesh) -> Any:
     """A tree of arrays, whole on every device."""
     return jax.device_put(tree, NamedSharding(over, PartitionSpec()))
 
 
-def gather(tree: Piece, number: int) -> Piece:
+def gather(tree: Any, number: int) -> Any:
     """One of the pieces that `spread` laid out, or of what `each` returned, on the host."""
     return jax.tree.map(lambda leaf: np.asarray(leaf.addressable_shards[number].data)[0], tree)
 

@@ -10,14 +10,15 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from jaxroute import bootstrap, cluster, devices, draws, stats
+from jaxroute import bootstrap, cluster, devices, draws
 from jaxroute import latency as histograms
 from jaxroute.batch import Part, Round, bytes_a_setting, placed, replay
 from jaxroute.dataset import Dataset
@@ -25,7 +26,6 @@ from jaxroute.shards import Shards
 from jaxroute.simulate import FIELDS, Totals
 from jaxroute.world import World
 
-Floats = NDArray[np.float64]
 Trace = Dataset | Shards
 Value = TypeVar("Value")
 
@@ -33,6 +33,13 @@ REPLICATES = 200
 """Of the bootstrap, which here is drawn for every piece."""
 
 _END = object()
+
+
+class Weighted(NamedTuple):
+    """A round of n pieces of S sessions, and how often each is in each replicate, `[n, S, B]`."""
+
+    pieces: Round
+    weights: jax.Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,13 +51,11 @@ class Source:
       mesh: the devices of this process.
       rounds: for a number of settings, the pieces of this process on its devices, round by round,
         None in one without any: the same ones at every call, if they have room there.
-      drawn: bootstrap weights `[n, REPLICATES]` of the sessions of a piece.
     """
 
     trace: Trace
     mesh: Mesh
-    rounds: Callable[[int], Iterable[Round | None]]
-    drawn: Callable[[int], NDArray[np.uint8]]
+    rounds: Callable[[int], Iterable[Weighted | None]]
 
 
 class Sums(NamedTuple):
@@ -63,11 +68,11 @@ class Sums(NamedTuple):
       times: histograms by the names of `jaxroute.latency.Latency`, `[P, BINS]`, if asked for.
     """
 
-    totals: Mapping[str, Floats]
-    carbon_g: Floats
-    own: Floats
-    base: Floats
-    times: Mapping[str, Floats]
+    totals: Mapping[str, Any]
+    carbon_g: Any
+    own: Any
+    base: Any
+    times: Mapping[str, Any]
 
 
 def source(trace: Trace, world: World, room: float, *, noise: bool = True) -> Source:
@@ -83,25 +88,27 @@ def source(trace: Trace, world: World, room: float, *, noise: bool = True) -> So
 
     def drawn(number: int) -> NDArray[np.uint8]:
         hashes = np.asarray(trace.hashes[pieces[number]])
-        return draws.bootstrap_weights(trace.seed, hashes, REPLICATES).astype(np.uint8)
+        out = np.zeros((pieces.count, REPLICATES), np.uint8)
+        out[: len(hashes)] = draws.bootstrap_weights(trace.seed, hashes, REPLICATES)
+        return out
 
-    def rounds(settings: int) -> Iterator[Round | None]:
+    def rounds(settings: int) -> Iterator[Weighted | None]:
         own = cluster.own(len(pieces), mesh.size)
         packed = trace.packed(pieces, itertools.chain.from_iterable(own), noise=noise)
         for numbers in own:
             here = list(itertools.islice(packed, len(numbers)))
-            yield placed(here, settings, mesh) if here else None
+            yield (
+                None
+                if not here
+                else Weighted(
+                    placed(here, settings, mesh), devices.spread(list(map(drawn, numbers)), mesh)
+                )
+            )
 
     if bytes_of(trace, world) > room:
-        return Source(
-            trace=trace, mesh=mesh, rounds=lambda count: ahead(rounds(count)), drawn=drawn
-        )
-    return Source(
-        trace=trace,
-        mesh=mesh,
-        rounds=functools.cache(lambda count: list(rounds(count))),
-        drawn=functools.cache(drawn),
-    )
+        return Source(trace=trace, mesh=mesh, rounds=lambda count: ahead(rounds(count)))
+    held = functools.cache(lambda count: list(rounds(count)))
+    return Source(trace=trace, mesh=mesh, rounds=held)
 
 
 def ahead(values: Iterator[Value]) -> Iterator[Value]:
@@ -141,7 +148,7 @@ def bytes_of_setting(source: Source, world: World, *, latency: bool) -> int:
 def summed(
     source: Source,
     parts: Sequence[Part],
-    baseline: NDArray[np.int64],
+    baseline: jax.Array,
     report: Callable[[int], None] = lambda turns: None,
 ) -> Sums:
     """Replays P settings on a trace, piece by piece, and adds up the pieces in their order.
@@ -151,7 +158,7 @@ def summed(
     Args:
       source: the trace.
       parts: of P settings, those beyond the length of `baseline` are baselines.
-      baseline: `[P - W]`, which of the W baselines each setting is compared with.
+      baseline: `[P - W]` int32 on every device, which of the W baselines each setting has.
       report: told how many turns are done more.
     """
     pieces, size = source.trace.pieces, sum(len(part.rows) for part in parts)
@@ -159,14 +166,15 @@ def summed(
     own = cluster.own(len(pieces), source.mesh.size)
     reached = 0
     for numbers, there in zip(own, source.rounds(size), strict=True):
-        found = [] if there is None else replay(parts, there)
-        sums = [
-            _of_piece(*each, pieces[number], source.drawn(number), baseline)
-            for number, each in zip(numbers, found, strict=True)
-        ]
+        sums = []
+        if there is not None:
+            found = *replay(parts, there.pieces), there.weights
+            with jax.enable_x64(True):
+                each = _by_piece(baseline, found, mesh=source.mesh, size=size)
+            sums = [devices.gather(each, n) for n in range(len(numbers))]
         everyone = cluster.gathered(sums, source.mesh.size, total)
-        for each in everyone:
-            total = jax.tree.map(np.add, total, each)
+        for one in everyone:
+            total = jax.tree.map(np.add, total, one)
         report(int(pieces.turns[reached : reached + len(everyone)].sum()))
         reached += len(everyone)
     return total
@@ -182,24 +190,30 @@ def _nothing(size: int, count: int, *, latency: bool) -> Sums:
     )
 
 
-def _of_piece(
-    found: Totals,
-    counted: histograms.Latency | None,
-    part: slice,
-    drawn: NDArray[np.uint8],
-    baseline: NDArray[np.int64],
-) -> Sums:
-    """The sums of one piece, in float64."""
-    kept = part.stop - part.start
-    totals = {name: np.ascontiguousarray(getattr(found, name)[:, :kept]) for name in FIELDS}
-    bills_g, weights = stats.bills(totals), bootstrap.with_original(drawn)
-    base_g, count = bills_g[len(baseline) :], len(baseline)
-    return Sums(
-        totals={name: values.sum(-1, dtype=np.float64) for name, values in totals.items()},
-        carbon_g=bills_g.sum(-1),
-        own=bootstrap.own_sums(bills_g[:count], base_g[baseline], weights),
-        base=bootstrap.base_sums(base_g, weights),
-        times={}
-        if counted is None
-        else {name: getattr(counted, name).astype(np.float64) for name in histograms.FIELDS},
-    )
+@functools.partial(jax.jit, static_argnames=("mesh", "size"))
+def _by_piece(
+    baseline: jax.Array,
+    found: tuple[Totals, histograms.Latency | None, jax.Array],
+    *,
+    mesh: Mesh,
+    size: int,
+) -> Any:
+    """The `Sums` of each piece of a round, in float64, where it was replayed."""
+
+    def one(baseline: jax.Array, found: Any) -> Sums:
+        totals, counted, weights = jax.tree.map(lambda x: x.astype(np.float64), found)
+        bills_g = jnp.broadcast_to(totals.carbon_g, (len(weights), size))
+        count = len(baseline)
+        base_g = bills_g[:, count:]
+        drawn = jnp.concatenate([jnp.ones_like(weights[:, :1]), weights], axis=1)
+        return Sums(
+            totals={
+                name: jnp.broadcast_to(getattr(totals, name).sum(axis=0), size) for name in FIELDS
+            },
+            carbon_g=bills_g.sum(axis=0),
+            own=bootstrap.own_sums(bills_g[:, :count], base_g[:, baseline], drawn),
+            base=bootstrap.base_sums(base_g, drawn),
+            times={} if counted is None else vars(counted),
+        )
+
+    return devices.each(one, baseline, found, mesh)

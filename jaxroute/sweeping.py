@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from jaxroute import chunks, cluster, comparison, memory, pareto, space, streamed
+from jaxroute import chunks, cluster, comparison, devices, memory, pareto, space, streamed
 from jaxroute.batch import MOST_SETTINGS, parted
 from jaxroute.comparison import Report
 from jaxroute.config import StudyConfig
@@ -209,7 +209,8 @@ def run(
             given = chunks.placed(chunk, *policies[each.trace.label][1:], retained, study.config)
             told = functools.partial(advance, f"{each.trace.label}, {label}", len(chunk.settings))
             programs = parted(*given, each.mesh, latency=latency)
-            sums = streamed.summed(each, programs, chunk.baseline, told)
+            baseline = devices.everywhere(chunk.baseline.astype(np.int32), each.mesh)
+            sums = streamed.summed(each, programs, baseline, told)
             tables.append(chunks.rows(study, each.trace, label, chunk, sums))
             replayed += decisions[n]
             if parts is not None:
@@ -279,7 +280,8 @@ def _policies(
     rows = comparison.reference_rows(both, dict.fromkeys(both.fixed.values()))
     fixed: Mapping[str, str] = {}
     if rows:
-        params, nothing = stack(row.params for row in rows), np.zeros(0, np.int64)
+        params = stack(row.params for row in rows)
+        nothing = devices.everywhere(np.zeros(0, np.int32), source.mesh)
         worlds = [world.replace(retention=each) for each in study.retentions.values()]
         grams = [
             streamed.summed(source, parted(params, each, source.mesh), nothing).carbon_g

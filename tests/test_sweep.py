@@ -424,7 +424,7 @@ def test_a_warm_sweep_transfers_no_sessions_and_traces_once(small, monkeypatch, 
                 held.mesh,
                 latency=latency,
             ),
-            chunk.baseline,
+            devices.everywhere(chunk.baseline, held.mesh),
         )
         for chunk in chunks.cut(rows, 2)
     )
