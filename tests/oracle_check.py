@@ -137,12 +137,12 @@ def followed(
     if not differs.any():
         return oracle, 0
     t = int(np.argmax(differs))
-    near = _near_another_outcome(oracle, t, kind)
+    near = near_another_outcome(oracle, t, kind)
     assert near, (where, t, decision[t], oracle.decision[t], oracle.margin[t])
     return replay(forced=(decision, cached)), len(differs) - t
 
 
-def _near_another_outcome(free: reference.Replay, t: int, kind: str) -> bool:
+def near_another_outcome(free: reference.Replay, t: int, kind: str) -> bool:
     """Whether float32 may rightly differ at turn t.
 
     A token that decays to the other side of a whole number stays in the residency unseen until a

@@ -4,10 +4,17 @@ import jax
 import numpy as np
 import pytest
 import worlds
-from bridge import engine_sessions, engine_world
-from oracle_check import RETENTIONS, presets, stratified, study_of, subset
+from bridge import engine_sessions, engine_world, oracle_params, oracle_sessions, oracle_world
+from oracle_check import (
+    RETENTIONS,
+    near_another_outcome,
+    presets,
+    stratified,
+    study_of,
+    subset,
+)
 
-from jaxroute import batch, simulate
+from jaxroute import batch, reference, simulate
 from jaxroute.abreast import extents, lay_out
 from jaxroute.catalogue import preset
 from jaxroute.numerics import stack
@@ -17,11 +24,30 @@ STUDY = study_of("builtin:sharegpt")
 DATASET = subset(STUDY.datasets[0], stratified(STUDY.datasets[0], 60))
 
 
-def assert_same(found, expected):
+def assert_same(found, expected, excused=()):
+    """Sums alike, but for a few pairs of a setting and a session."""
     for name in simulate.FIELDS:
-        np.testing.assert_allclose(
-            getattr(found, name), getattr(expected, name), rtol=1e-5, atol=1e-12, err_msg=name
-        )
+        a, b = (np.array(getattr(each, name)) for each in (found, expected))
+        for pair in excused:
+            a[pair] = b[pair]
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-12, err_msg=name)
+
+
+def near_ties(found, expected, named, world, sessions):
+    """The pairs whose sums differ, in each of which the oracle stands near another outcome."""
+    alike = [
+        np.isclose(getattr(found, name), getattr(expected, name), rtol=1e-5, atol=1e-12)
+        for name in simulate.FIELDS
+    ]
+    pairs = np.argwhere(~np.all(alike, axis=0))
+    plain, settings = oracle_sessions(sessions), list(named.values())
+    for setting, session in pairs:
+        params = oracle_params(settings[setting])
+        free = reference.replay(oracle_world(world), plain[session], params)
+        near = [near_another_outcome(free, t, "float32") for t in range(len(free.decision))]
+        assert any(near), (list(named)[setting], session)
+    assert len(pairs) <= 2
+    return list(map(tuple, pairs))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +65,7 @@ def test_presets_on_the_bundled_trace(label):
     params = stack(named.values())
     expected, _ = batch.dense(params, DATASET.sessions, world)
     found, _ = batch.replay_settings(params, DATASET.sessions, world)
-    assert_same(found, expected)
+    assert_same(found, expected, near_ties(found, expected, named, world, DATASET.sessions))
     assert expected.moves.sum() > 100
 
 
