@@ -456,7 +456,7 @@ def test_a_longer_trace_takes_no_more_memory_to_index(tmp_path, monkeypatch):
 def test_the_peak_of_a_sweep_does_not_grow_with_its_trace():
     root = Path(__file__).parents[1]
     peak = []
-    for sessions in (60_000, 240_000):  # from 40,960 on, pieces are as large
+    for sessions in (80_000, 320_000):  # from 40,960 on, pieces are as large
         command = [sys.executable, str(root / "benchmarks" / "large.py")]
         command += ["--sessions", str(sessions), "--memory", "100MB"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -464,4 +464,4 @@ def test_the_peak_of_a_sweep_does_not_grow_with_its_trace():
         found = re.fullmatch(r"peak +(\d+\.\d+) GiB of 4", done.stdout.splitlines()[-1])
         assert found is not None, done.stdout
         peak.append(float(found[1]))
-    assert peak[1] < peak[0] + 0.1  # in memory it would be 0.4 GiB more
+    assert peak[1] < 1.25 * peak[0]  # in memory it would be 0.5 GiB more
