@@ -68,7 +68,7 @@ def compile_path(
     return Program(
         run=lambda: jax.block_until_ready(compiled(*inputs)),
         compile_s=compile_s,
-        kernels=program.counts(inlined(compiled.as_text()))[0],
+        kernels=program.counts(inlined(compiled.as_text()), abreast)[0],
         state_bytes=2 * carried_bytes / abreast,
         memory_mib=memory / 2**20,
         carbon_g=float(totals.carbon_g.sum()),
@@ -122,7 +122,7 @@ def inlined(text: str) -> str:
     >>> graph = "  %f = f32[8] fusion(%p), calls=%g\\n  ROOT %h = f32[8] fusion(%f), calls=%g\\n"
     >>> called = "%graph (p: f32[8]) -> f32[8] {\\n" + graph + "}\\n"
     >>> step = "%b (p: f32[8]) -> f32[8] {\\n  %c = f32[8] call(%p), to_apply=%graph\\n}\\n"
-    >>> program.counts(inlined(called + step + "body=%b\\n"))[0]
+    >>> program.counts(inlined(called + step + "body=%b\\n"), 8)[0]
     2
     """
     bodies = dict(re.findall(r"^%?(\S+) \(.*\{\n((?s:.*?))^\}", text, re.MULTILINE))

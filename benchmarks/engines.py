@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks.baselines import numba_plain, numba_tuned, numpy_sessions, python_loop
 from jaxroute import batch, devices
+from jaxroute.abreast import width_for
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions
 from jaxroute.simulate import FIELDS, Totals
@@ -30,7 +31,7 @@ def by_slots(params: RouterParams, parts: Sequence[Sessions], world: World) -> R
     """The slot path, as `jaxroute sweep` has it: a round of pieces, a device each."""
     mesh = devices.mesh(len(parts))
     chunks = [(batch.parted(each, world, mesh), len(each.carbon_weight)) for each in cut(params)]
-    there = {size: batch.placed(parts, size, mesh) for _, size in chunks}
+    there = {size: batch.placed(parts, width_for(size), mesh) for _, size in chunks}
 
     def run() -> np.ndarray:
         found = [batch.replay(chunk, there[size])[0].carbon_g for chunk, size in chunks]

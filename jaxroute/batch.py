@@ -102,15 +102,22 @@ def replay_settings(
     """
     alone, count = devices.mesh(1), len(params.carbon_weight)
     parts = parted(params, world, alone, latency=latency)
-    totals, times = devices.gather(replay(parts, placed([sessions], count, alone)), 0)
+    pieces = placed([sessions], width_for(count), alone)
+    totals, times = devices.gather(replay(parts, pieces), 0)
     shape = sessions.count, count
     return jax.tree.map(lambda x: np.broadcast_to(x, shape).T, totals), times
 
 
-def placed(pieces: Sequence[Sessions], settings: int, mesh: Mesh) -> Round:
-    """Pieces of a trace of one shape, on a device each, for so many settings."""
+def placed(pieces: Sequence[Sessions], width: int, mesh: Mesh) -> Round:
+    """Pieces of a trace of one shape, on a device each.
+
+    Args:
+      pieces: as many as there are devices, or fewer.
+      width: sessions abreast (`jaxroute.abreast.width_for`).
+      mesh: the devices.
+    """
     found = tuple(extents(each) for each in pieces)
-    layouts = [lay_out(each, width=width_for(settings)) for each in found if len(each.lengths)]
+    layouts = [lay_out(each, width=width) for each in found if len(each.lengths)]
     return Round(
         mesh=mesh,
         size=len(pieces),

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from jaxroute import bootstrap, cluster, devices, draws
 from jaxroute import latency as histograms
+from jaxroute.abreast import width_for
 from jaxroute.batch import Part, Round, bytes_a_setting, placed, replay
 from jaxroute.dataset import Dataset
 from jaxroute.shards import Shards
@@ -49,8 +50,8 @@ class Source:
     Attributes:
       trace: what is replayed.
       mesh: the devices of this process.
-      rounds: for a number of settings, the pieces of this process on its devices, round by round,
-        None in one without any: the same ones at every call, if they have room there.
+      rounds: for a number of sessions abreast, the pieces of this process on its devices, round by
+        round, None in one without any: the same ones at every call, if they have room there.
     """
 
     trace: Trace
@@ -92,22 +93,19 @@ def source(trace: Trace, world: World, room: float, *, noise: bool = True) -> So
         out[: len(hashes)] = draws.bootstrap_weights(trace.seed, hashes, REPLICATES)
         return out
 
-    def rounds(settings: int) -> Iterator[Weighted | None]:
+    def rounds(width: int) -> Iterator[Weighted | None]:
         own = cluster.own(len(pieces), mesh.size)
         packed = trace.packed(pieces, itertools.chain.from_iterable(own), noise=noise)
         for numbers in own:
             here = list(itertools.islice(packed, len(numbers)))
+            weights = [drawn(number) for number in numbers]
             yield (
-                None
-                if not here
-                else Weighted(
-                    placed(here, settings, mesh), devices.spread(list(map(drawn, numbers)), mesh)
-                )
+                Weighted(placed(here, width, mesh), devices.spread(weights, mesh)) if here else None
             )
 
     if bytes_of(trace, world) > room:
-        return Source(trace=trace, mesh=mesh, rounds=lambda count: ahead(rounds(count)))
-    held = functools.cache(lambda count: list(rounds(count)))
+        return Source(trace=trace, mesh=mesh, rounds=lambda width: ahead(rounds(width)))
+    held = functools.cache(lambda width: list(rounds(width)))
     return Source(trace=trace, mesh=mesh, rounds=held)
 
 
@@ -165,7 +163,7 @@ def summed(
     total = _nothing(size, len(baseline), latency=parts[0].latency)
     own = cluster.own(len(pieces), source.mesh.size)
     reached = 0
-    for numbers, there in zip(own, source.rounds(size), strict=True):
+    for numbers, there in zip(own, source.rounds(width_for(size)), strict=True):
         sums = []
         if there is not None:
             found = *replay(parts, there.pieces), there.weights

@@ -12,6 +12,7 @@ from oracle_check import (
     stratified,
     study_of,
     subset,
+    traces,
 )
 
 from jaxroute import batch, reference, simulate
@@ -50,6 +51,18 @@ def near_ties(found, expected, named, world, sessions):
     return list(map(tuple, pairs))
 
 
+def check_presets(study, dataset, label):
+    world = study.world.replace(retention=RETENTIONS[label])
+    named = presets(study)
+    if label in ("ttl", "decay"):  # in one retention `random` overflows all slots; enough
+        named["random"] = named["hysteresis"]
+    params = stack(named.values())
+    expected, _ = batch.dense(params, dataset.sessions, world)
+    found, _ = batch.replay_settings(params, dataset.sessions, world)
+    assert_same(found, expected, near_ties(found, expected, named, world, dataset.sessions))
+    assert expected.moves.sum() > 100
+
+
 @pytest.mark.parametrize(
     "label",
     [
@@ -58,15 +71,17 @@ def near_ties(found, expected, named, world, sessions):
     ],
 )
 def test_presets_on_the_bundled_trace(label):
-    world = STUDY.world.replace(retention=RETENTIONS[label])
-    named = presets(STUDY)
-    if label in ("ttl", "decay"):  # in one retention `random` overflows all slots; enough
-        named["random"] = named["hysteresis"]
-    params = stack(named.values())
-    expected, _ = batch.dense(params, DATASET.sessions, world)
-    found, _ = batch.replay_settings(params, DATASET.sessions, world)
-    assert_same(found, expected, near_ties(found, expected, named, world, DATASET.sessions))
-    assert expected.moves.sum() > 100
+    check_presets(STUDY, DATASET, label)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trace", traces()[1:])
+def test_presets_on_every_trace(trace):
+    study = study_of(trace)
+    (whole,) = study.datasets
+    few = subset(whole, stratified(whole, 40, longer_than=2000))
+    for label in RETENTIONS:
+        check_presets(study, few, label)
 
 
 def drawn(rng, world, count):

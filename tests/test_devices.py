@@ -75,6 +75,7 @@ def alone(study):
     return table(out)
 
 
+@pytest.mark.slow
 def test_eight_devices_give_the_table_of_one(study, alone, tmp_path):
     finish(start(study, tmp_path / "out", devices=8))
     pd.testing.assert_frame_equal(table(tmp_path / "out"), alone, check_exact=True)

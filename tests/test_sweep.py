@@ -250,6 +250,7 @@ def test_the_streamed_interval_is_the_bootstraps(small, monkeypatch):
     np.testing.assert_allclose(row["saving_hi_pct"] - row["saving_pct"], half, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_policy_with_a_fixed_axis_is_masked_as_compare_masks_it(small):
     names = comparison.fixed(small.with_policies([FIXED]), small.datasets[0])
     chosen = list(FLEET["regions"]).index(names[FIXED])
