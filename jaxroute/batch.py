@@ -18,15 +18,16 @@ from jaxroute.moments import Uses
 from jaxroute.policies import RouterParams
 from jaxroute.sessions import Sessions
 from jaxroute.simulate import FIELDS, Totals
-from jaxroute.slot_scan import Settings, replay_slots
+from jaxroute.slot_scan import MOST_GROUPS, Settings, replay_slots
 from jaxroute.world import World
 
 MOST_SETTINGS = 256
 """Of one call: more are no faster, and are what a killed sweep has to do again."""
 
-SLOTS = 5
-"""Deployments that hold a session's tokens at a time, of nearly every session: each one less is a
-tenth faster, and with 4 a tenth of the turns have to be replayed once more."""
+SLOTS, SLOTS_APART = 5, 6
+"""Deployments that hold a session's tokens at a time, of nearly every session; where settings have
+prices of their own they move about more. One less is a tenth faster, but for the sessions that have
+to be replayed once more."""
 
 MORE_SLOTS = 16
 """For the sessions that need more."""
@@ -146,14 +147,16 @@ def parted(
             continue
         rows = np.flatnonzero(chosen)
         some = params if chosen.all() else sharing.some(params, rows)
-        given = sharing.settled(some) if by_slots else some
+        given: Any = sharing.settled(some) if by_slots else some
+        apart = by_slots and len(given.groups.carbon_weight) > MOST_GROUPS
+        most = 1 if drops else SLOTS_APART if apart else SLOTS
         parts.append(
             Part(
                 rows=rows,
                 params=some,
                 given=devices.everywhere((given, world), mesh),
                 uses=sharing.uses_of(some, world) if by_slots else None,
-                slot_count=1 if drops else min(SLOTS, len(world.fleet.model)),
+                slot_count=min(most, len(world.fleet.model)),
                 latency=latency,
             )
         )
@@ -201,9 +204,9 @@ def _replayed(part: Part, pieces: Round) -> tuple[Totals, Latency | None]:
         return Totals(**dict.fromkeys(FIELDS, nothing)), None
     totals, lost, some_lost = _by_slots(part, part.given, pieces.layout, pieces, part.slot_count)
     if np.any(some_lost):
-        totals, lost, some_lost = _with_more_slots(part, pieces, totals, lost)
-    if np.any(some_lost):
-        totals = _without_slots(part, pieces, totals, lost)
+        totals, lost = _with_more_slots(part, pieces, totals, lost)
+        if np.any(lost):
+            totals = _without_slots(part, pieces, totals, lost)
     return totals, None
 
 
@@ -218,43 +221,31 @@ def _by_slots(
 
 def _with_more_slots(
     part: Part, pieces: Round, totals: Totals, lost: jax.Array
-) -> tuple[Totals, jax.Array, jax.Array]:
-    """The totals of a round, what was lost replayed once more.
+) -> tuple[Totals, jax.Array]:
+    """The totals of a round, sessions that were lost replayed once more, and what is lost then.
 
-    In the shapes of the round, under as many settings or a quarter of them, so that few programs
-    are compiled; on a CPU one session at a time, as they are few.
+    In the shapes of the round, so that one program more is compiled; on a CPU one session at a
+    time, as they are few.
     """
-    count, deployments = len(part.rows), part.given[1].fleet.model.shape[0]
-    there = [np.asarray(devices.gather(lost, n)) for n in range(pieces.size)]
-    rows = np.flatnonzero(np.any([each.any(axis=0) for each in there], axis=0))
-    quarter = max(count // 4, 1)
-    rows = np.resize(rows, quarter) if len(rows) <= quarter else np.arange(count)
-    given = sharing.settled(sharing.some(part.params, rows)), part.given[1]
-    width = 1 if pieces.mesh.devices.flat[0].platform == "cpu" else width_for(count)
+    settings, deployments = len(part.rows), part.given[1].fleet.model.shape[0]
+    width = 1 if pieces.mesh.devices.flat[0].platform == "cpu" else width_for(settings)
     layouts = [
-        lay_out(each, np.asarray(some.any(axis=1)), width=width)
-        for each, some in zip(pieces.extents, there, strict=True)
+        lay_out(pieces.extents[n], devices.gather(lost, n).any(axis=1), width=width)
+        for n in range(pieces.size)
     ]
-    given, rows = devices.everywhere((given, rows.astype(np.int32)), pieces.mesh)
     layout = devices.spread(layouts, pieces.mesh)
-    better, still, _ = _by_slots(part, given, layout, pieces, min(MORE_SLOTS, deployments))
-    return _replaced(totals, lost, better, still, rows)
+    better, still, _ = _by_slots(part, part.given, layout, pieces, min(MORE_SLOTS, deployments))
+    return _replaced(totals, lost, better, still)
 
 
 @jax.jit
 def _replaced(
-    totals: Totals, lost: jax.Array, better: Totals, still: jax.Array, rows: jax.Array
-) -> tuple[Totals, jax.Array, jax.Array]:
-    """Totals with what was lost of some settings replaced, and what is lost after that."""
-    some = lost[..., rows]
-
+    totals: Totals, lost: jax.Array, better: Totals, still: jax.Array
+) -> tuple[Totals, jax.Array]:
     def one(old: jax.Array, new: jax.Array) -> jax.Array:
-        if old.shape[-1] == 1:
-            return old
-        return old.at[..., rows].set(jnp.where(some, new, old[..., rows]))
+        return old if old.shape[-1] == 1 else jnp.where(lost, new, old)
 
-    left = jnp.zeros_like(lost).at[..., rows].set(some & still)
-    return jax.tree.map(one, totals, better), left, left.any()
+    return jax.tree.map(one, totals, better), lost & still
 
 
 def _without_slots(part: Part, pieces: Round, totals: Totals, lost: jax.Array) -> Totals:
