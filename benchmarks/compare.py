@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -88,7 +89,8 @@ def report(sessions: int | None) -> None:
 def print_heading(device: str, sizes: str, load: float) -> None:
     """Device and machine with its load before the run, versions, date and sizes."""
     packages = ("jaxroute", "jax", "jaxlib", "numpy", "numba")
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
+    there = [name for name in packages if importlib.util.find_spec(name)]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in there]
     print(f"device    {device}; {processor()}, {os.cpu_count()} cores, load {load:.1f} before")
     print(f"versions  python {platform.python_version()}, {', '.join(versions)}")
     print(f"date      {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC")

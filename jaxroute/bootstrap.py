@@ -1,5 +1,7 @@
 """How sure a ratio of two sums over sessions is: a paired bootstrap for heavy tails."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,8 @@ NOISE = 1e-6
 """Relative differences that float32 bills may have without meaning any."""
 
 _SESSIONS_A_CHUNK = 4096
+
+_SESSIONS_A_BLOCK = 64
 
 
 def sums(
@@ -68,12 +72,33 @@ def with_original(drawn: NDArray[np.integer]) -> Floats:
 
 def own_sums(a: jax.Array, b: jax.Array, weights: jax.Array) -> jax.Array:
     """Sums of a, a² and ab, `[P, 3, 1 + B]`, of `[S, P]` and weights `[S, 1 + B]`."""
-    return jnp.stack([x.T @ weights for x in (a, a * a, a * b)], axis=1)
+    return _products((a, a * a, a * b), weights)
 
 
 def base_sums(b: jax.Array, weights: jax.Array) -> jax.Array:
     """Sums of b and b², `[P, 2, 1 + B]`, which all that share a baseline have in common."""
-    return jnp.stack([x.T @ weights for x in (b, b * b)], axis=1)
+    return _products((b, b * b), weights)
+
+
+def _products(moments: Sequence[jax.Array], weights: jax.Array) -> jax.Array:
+    """`[P, M, 1 + B]`, of M moments `[S, P]`, a few sessions at a time.
+
+    A CPU's threads may share the sessions of a long matrix product, and so add up in an order that
+    depends on how many threads there are; those of a short one they do not.
+    """
+    sessions = jnp.concatenate(moments, axis=1)
+    blocks = -(-len(sessions) // _SESSIONS_A_BLOCK)
+
+    def cut(values: jax.Array) -> jax.Array:
+        padded = jnp.pad(values, ((0, blocks * _SESSIONS_A_BLOCK - len(values)), (0, 0)))
+        return padded.reshape(blocks, _SESSIONS_A_BLOCK, -1)
+
+    def add(total: jax.Array, block: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        return total + block[0].T @ block[1], None
+
+    nothing = jnp.zeros((sessions.shape[1], weights.shape[1]), weights.dtype)
+    total, _ = jax.lax.scan(add, nothing, (cut(sessions), cut(weights)))
+    return jnp.moveaxis(total.reshape(len(moments), moments[0].shape[1], weights.shape[1]), 0, 1)
 
 
 def joined(own: Floats, base: Floats) -> Floats:

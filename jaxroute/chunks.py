@@ -162,6 +162,6 @@ def fitting(
     if not set(space.WORLD).isdisjoint(settings):
         each *= 2  # a baseline of its own
     if left < 2 * each:
-        found, least = f"{budget / 1e6:,.0f} MB", f"{4 * each / 1e6:,.0f} MB"
+        found, least = f"{budget / 1e6:,.1f} MB", f"{4 * each / 1e6:,.1f} MB"
         raise input_error("--memory", "", found, f"{least} for a setting and its baseline")
     return int(left // each) - 1

@@ -189,7 +189,7 @@ def study(
 
 @app.command()
 def sweep(
-    study: Annotated[Path, typer.Argument(help="Study file (TOML) with a [sweep] table.")],
+    study: Annotated[Path, typer.Argument(help="Study file (TOML) with a table of what to sweep.")],
     out: Annotated[
         Path, typer.Option(help="Directory for the table. What a killed run left there is used.")
     ],
@@ -318,7 +318,9 @@ def main() -> None:
 
 
 def _complain(message: str) -> int:
-    print(f"jaxroute: {one_line(message)}", file=sys.stderr)
+    print(f"jaxroute: {one_line(message)}", file=sys.stderr, flush=True)
+    if cluster.several():
+        os._exit(BAD_INPUT)  # the others may be gone: nothing is to be said to them
     return BAD_INPUT
 
 

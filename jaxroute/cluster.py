@@ -5,7 +5,10 @@ Each replays other pieces of a trace on the devices of its own; what they tell o
 
 import os
 import pickle
-from collections.abc import Callable, Sequence
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import jax
@@ -13,7 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxroute.errors import InputError
-from jaxroute.load.messages import input_error
+from jaxroute.load.messages import input_error, shown
 
 AUTO = "auto"
 """Coordinator that JAX finds by itself."""
@@ -43,6 +46,9 @@ def join(coordinator: str | None, processes: int | None, process_id: int | None)
     if coordinator is None and not any(int(os.environ.get(name) or 1) > 1 for name in _TASKS):
         return
     if coordinator not in (None, AUTO):
+        port = (coordinator or "").rpartition(":")[2]
+        if ":" not in (coordinator or "") or not (port.isdigit() and 0 < int(port) < 2**16):
+            raise input_error("--coordinator", "", shown(coordinator), "host:port of process 0")
         for name, value in given.items():
             if value is None:
                 raise input_error(name, "", "none", "a number, with --coordinator")
@@ -50,6 +56,8 @@ def join(coordinator: str | None, processes: int | None, process_id: int | None)
         assert process_id is not None
         if process_id >= processes:
             raise input_error("--process-id", "", str(process_id), f"less than {processes}")
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # it waits where Python is not asked
+    print("jaxroute: waiting for the other processes, five minutes at most", file=sys.stderr)
     try:
         jax.distributed.initialize(
             None if coordinator == AUTO else coordinator, processes, process_id
@@ -57,9 +65,26 @@ def join(coordinator: str | None, processes: int | None, process_id: int | None)
     except (ValueError, RuntimeError) as error:
         expected = "the other processes, started with the same --coordinator and --processes"
         raise input_error("--coordinator", "", str(error), expected) from error
+    finally:
+        signal.signal(signal.SIGINT, before)
     if jax.local_device_count() * jax.process_count() != jax.device_count():
         found = f"{jax.local_device_count()} devices of {jax.device_count()} in all"
         raise input_error("--processes", "", found, "as many devices in every process")
+
+
+def several() -> bool:
+    """Whether this process is one of several."""
+    return jax.distributed.is_initialized()
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """Says in one line that another process is gone."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        expected = "all of them: start all again, what is done is kept"
+        raise input_error("sweep", "", "that another process is gone", expected) from error
 
 
 def leads() -> bool:
@@ -77,10 +102,11 @@ def led(work: Callable[[], Done]) -> Done:
             text = pickle.dumps(work())
         except InputError as error:
             text = pickle.dumps(error)
-    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(text))))
-    words = np.zeros(size, np.uint8)
-    words[: len(text)] = np.frombuffer(text, np.uint8)
-    found = pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(words)).tobytes())
+    with _together():
+        size = int(multihost_utils.broadcast_one_to_all(np.int32(len(text))))
+        words = np.zeros(size, np.uint8)
+        words[: len(text)] = np.frombuffer(text, np.uint8)
+        found = pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(words)).tobytes())
     if isinstance(found, InputError):
         raise found
     return found
@@ -88,7 +114,8 @@ def led(work: Callable[[], Done]) -> Done:
 
 def where(holds: bool) -> list[int]:
     """In which processes something holds."""
-    everyone = multihost_utils.process_allgather(np.array([holds]))
+    with _together():
+        everyone = multihost_utils.process_allgather(np.array([holds]))
     return [int(n) for n in np.flatnonzero(np.asarray(everyone))]
 
 
@@ -108,7 +135,8 @@ def gathered(values: Sequence[Any], most: int, like: Any) -> list[Any]:
         row[0] = 1
         row[1:] = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(value)])
     # As words: without x64 JAX would make float32 of them.
-    found = np.asarray(multihost_utils.process_allgather(rows.view(np.uint32)))
+    with _together():
+        found = np.asarray(multihost_utils.process_allgather(rows.view(np.uint32)))
     everyone = np.ascontiguousarray(found).view(np.float64).reshape(-1, rows.shape[1])
     cuts = np.cumsum([leaf.size for leaf in leaves])[:-1]
     return [

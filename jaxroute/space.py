@@ -19,7 +19,7 @@ from jaxroute.load.messages import input_error, nearest_few, shown
 from jaxroute.load.space import MOST_SETTINGS, Range, SweepConfig
 from jaxroute.load.table import read_table
 from jaxroute.load.toml import fault, refusal
-from jaxroute.load.values import AboveZero, AnySign, Flag, Horizon, Tokens
+from jaxroute.load.values import AboveZero, AnySign, Horizon, Tokens, Whole
 from jaxroute.policies import RouterParams
 from jaxroute.world import World
 
@@ -47,12 +47,13 @@ def kinds(config: StudyConfig) -> dict[str, Any]:
         del own["embodied_weight"]
     weights = {f"gate_weights[{n}]": AnySign for n in range(len(gate.FEATURES))}
     masks = {
-        f"{axis[:-1]}_allowed[{entry}]": Flag
+        f"{axis[:-1]}_allowed[{entry}]": Whole
         for axis in FLEET_LISTS
         for entry in getattr(config.fleet, axis)
     }
-    retention = {"ttl_s": Horizon, "decay_s": Horizon, "drop_on_leave": Flag}
+    retention = {"ttl_s": Horizon, "decay_s": Horizon, "drop_on_leave": Whole}
     world = {"block_tokens": Tokens, **dict.fromkeys(SCALES, AboveZero)}
+    own["always_stay"] = Whole
     return own | weights | masks | retention | world
 
 
@@ -62,6 +63,8 @@ def check(config: StudyConfig, sweep: SweepConfig) -> None:
     for name, axis in (sweep.space or {}).items():
         if name not in known:
             raise fault(["sweep", "space", name], "an unknown field", _field_of(name, known))
+        if isinstance(axis, Range) and known[name] is Whole:
+            raise fault(["sweep", "space", name], "a range", "a list of 0 and 1")
         ends = {"low": axis.low, "high": axis.high} if isinstance(axis, Range) else axis
         pairs = ends.items() if isinstance(ends, Mapping) else enumerate(ends)
         for place, value in pairs:
@@ -132,6 +135,8 @@ def _at(axis: Range | tuple[float, ...], unit: Floats) -> Floats:
 def _read(path: str, known: Mapping[str, Any]) -> pd.DataFrame:
     def choose(header: Any) -> list[str]:
         for name in header:
+            if header.count(name) > 1:
+                raise input_error(path, f"column {name}", "it more than once", "it once")
             if name not in known:
                 raise input_error(
                     path, f"column {name}", "an unknown field", _field_of(name, known)
@@ -170,6 +175,8 @@ def of_table(frame: pd.DataFrame, config: StudyConfig) -> pd.DataFrame:
     """
     known = kinds(config)
     for name in frame:
+        if not frame.columns.is_unique:
+            raise input_error("settings", "columns", "some more than once", "each of them once")
         if name not in known:
             found = "an unknown field"
             raise input_error("settings", f"column {name}", found, _field_of(str(name), known))

@@ -161,6 +161,8 @@ def summed(
     """
     pieces, size = source.trace.pieces, sum(len(part.rows) for part in parts)
     total = _nothing(size, len(baseline), latency=parts[0].latency)
+    if not source.trace.count:
+        return total
     own = cluster.own(len(pieces), source.mesh.size)
     reached = 0
     for numbers, there in zip(own, source.rounds(width_for(size)), strict=True):

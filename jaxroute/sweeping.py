@@ -111,7 +111,7 @@ def _with(study: Study, sweep: Mapping[str, Any]) -> Study:
 
 
 def _plain(axis: Any) -> Any:
-    return dict(axis) if isinstance(axis, Mapping) else np.asarray(axis, np.float64).tolist()
+    return dict(axis) if isinstance(axis, Mapping) else np.asarray(axis).tolist()
 
 
 def planned(config: StudyConfig) -> pd.DataFrame:

@@ -9,15 +9,12 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from traces import LONG, write_trace
 
 from jaxroute import cluster
 from jaxroute.errors import InputError
 
 STUDY = """
 policies = ["carbon_router"]
-[[datasets]]
-path = "chat.csv"
 [fleet]
 models = ["qwen2.5-3b-instruct", "qwen2.5-32b-instruct"]
 gpus = ["H100-80GB-SXM"]
@@ -40,15 +37,14 @@ PROGRAM = (
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     directory = tmp_path_factory.mktemp("devices")
-    write_trace(directory / "chat.csv", **LONG)
     (directory / "study.toml").write_text(STUDY)
     return directory / "study.toml"
 
 
 def start(study, out, *options, devices=1):
-    """A process that sweeps 120 sessions in 8 pieces, 4 settings at a time."""
+    """A process that sweeps the bundled trace in its 8 pieces."""
     chunk = ["--memory", "1GiB"]
-    command = [sys.executable, "-c", PROGRAM, "sweep", study, "--out", out, *chunk, *options]
+    command = [sys.executable, "-m", "jaxroute.cli", "sweep", study, "--out", out, *chunk, *options]
     environment = os.environ | {
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         "XDG_CACHE_HOME": str(study.parent / f"cache{devices}"),
@@ -146,6 +142,8 @@ def test_pieces_are_dealt_out_in_order(monkeypatch):
     ("given", "words"),
     [
         ((None, 2, 0), ["--coordinator", "none", "host:port"]),
+        (("here", 2, 0), ["--coordinator", "here", "host:port"]),
+        (("here:99999", 2, 0), ["--coordinator", "here:99999", "host:port"]),
         (("here:1", 2, None), ["--process-id", "none"]),
         (("here:1", 2, 2), ["--process-id", "2", "less than 2"]),
     ],

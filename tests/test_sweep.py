@@ -460,7 +460,7 @@ def test_memory_settles_the_chunk(small):
     one = streamed.bytes_of_setting(source, small.world, latency=False)
     held = streamed.bytes_of(small.datasets[0], small.world)
     assert chunks.fitting(source, small.world, rows, 11 * one + held, latency=False) == 10
-    with pytest.raises(jr.InputError, match="--memory: found 0 MB"):
+    with pytest.raises(jr.InputError, match=r"--memory: found 0\.0 MB"):
         sweeping.run(small, rows, budget=1000)
     assert memory.free_bytes() > 10**6
     for text in ("lots", "4 GB of it", "0", "-1GB"):

@@ -68,6 +68,12 @@ def _number_of(value: object) -> object:
     return float(value) if isinstance(value, bool) else value
 
 
+def _zero_or_one(value: float) -> float:
+    if value not in (0, 1):
+        raise fault([], shown(value), "0 or 1")
+    return value
+
+
 def _prediction(value: object) -> float | str:
     """A number of tokens, or the name of a rule."""
     if value in ("exact", "noisy"):
@@ -94,6 +100,7 @@ Switch = Annotated[bool, Field(strict=True)]
 MaybeInfinite = Annotated[float, Field(strict=True, ge=0), AfterValidator(_far_is_infinite)]
 Horizon = Annotated[float, Field(strict=True, ge=1e-3), AfterValidator(_far_is_infinite)]
 Flag = Annotated[Share, BeforeValidator(_number_of)]
+Whole = Annotated[Flag, AfterValidator(_zero_or_one)]
 Name = Annotated[str, Field(min_length=1)]
 Names = Annotated[tuple[Name, ...], AfterValidator(distinct)]
 Weights = Annotated[tuple[AnySign, ...], AfterValidator(_one_per_feature)]

@@ -96,7 +96,11 @@ class Parts:
         """Keeps a part's tables and notes."""
         place = self._place(number)
         fresh = place.with_name(f".{place.name}")
-        fresh.mkdir()
+        try:
+            fresh.mkdir()
+        except FileExistsError as error:
+            expected = "the directory to itself"
+            raise input_error(self.directory, "", "another run's work", expected) from error
         for name, table in tables.items():
             table.to_parquet(fresh / f"{name}.parquet", index=False)
         (fresh / NOTES).write_text(json.dumps({"tables": sorted(tables), "notes": notes}))

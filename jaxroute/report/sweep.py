@@ -12,7 +12,7 @@ from rich.table import Table
 from jaxroute.report import tables
 from jaxroute.report.tables import RECONSTRUCTION, WORSE, notes_of, put, put_notes, titled
 from jaxroute.study import Study
-from jaxroute.sweeping import Sweep
+from jaxroute.sweeping import SWEPT, Sweep
 
 FIGURES = ("carbon g", "saving % (95 % interval)", "quality", "TTFT s", "E2E s", "moves")
 """Columns of `jaxroute.report.tables.COLUMNS` that are shown."""
@@ -82,6 +82,8 @@ def sweep_notes(study: Study, sweep: Sweep) -> Iterator[str]:
         f"settings of {policy}; saving against {baseline} under the same retention and world; "
         f"*: mean quality more than {WORSE:g} below its, so no like-for-like saving"
     )
+    if SWEPT in set(sweep.table["retention"]):
+        yield "the settings say how long caches live, in place of the study's retentions"
     yield from notes_of(study, sweep.table.assign(policy="the setting with the most"), sweep.fixed)
     if "fair_carbon" in (policy, baseline):
         yield RECONSTRUCTION
