@@ -202,7 +202,7 @@ def _replayed(part: Part, pieces: Round) -> tuple[Totals, Latency | None]:
     if pieces.layout is None:
         nothing: Any = np.zeros((pieces.mesh.size, 0, 1), part.params.carbon_weight.dtype)
         return Totals(**dict.fromkeys(FIELDS, nothing)), None
-    totals, lost, some_lost = _by_slots(part, part.given, pieces.layout, pieces, part.slot_count)
+    totals, lost, some_lost = _by_slots(part, pieces, pieces.layout, part.slot_count)
     if np.any(some_lost):
         totals, lost = _with_more_slots(part, pieces, totals, lost)
         if np.any(lost):
@@ -211,12 +211,12 @@ def _replayed(part: Part, pieces: Round) -> tuple[Totals, Latency | None]:
 
 
 def _by_slots(
-    part: Part, given: tuple[Any, World], layout: Layout, pieces: Round, slot_count: int
+    part: Part, pieces: Round, layout: Layout, slot_count: int
 ) -> tuple[Totals, jax.Array, jax.Array]:
     """Of each piece, the totals by the slot path, which `[S, P]` are not exact, and if any."""
     program = slots_on(pieces.mesh.devices.flat[0].platform)
     there = pieces.sessions, layout
-    return program(given, there, mesh=pieces.mesh, slot_count=slot_count, uses=part.uses)
+    return program(part.given, there, mesh=pieces.mesh, slot_count=slot_count, uses=part.uses)
 
 
 def _with_more_slots(
@@ -234,7 +234,7 @@ def _with_more_slots(
         for n in range(pieces.size)
     ]
     layout = devices.spread(layouts, pieces.mesh)
-    better, still, _ = _by_slots(part, part.given, layout, pieces, min(MORE_SLOTS, deployments))
+    better, still, _ = _by_slots(part, pieces, layout, min(MORE_SLOTS, deployments))
     return _replaced(totals, lost, better, still)
 
 

@@ -82,7 +82,7 @@ class Parts:
 
     def done(self) -> list[int]:
         """The numbers of the parts that are there."""
-        return sorted(int(place.name) for place in (self.directory / PARTS).iterdir())
+        return sorted(int(place.name) for place in (self.directory / PARTS).glob("[0-9]*"))
 
     def discard_if_empty(self) -> None:
         """Leaves nothing of a run that failed before its first part was done."""
