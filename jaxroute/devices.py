@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 AXIS = "pieces"
 
+_NUMBER = "jax_num_cpu_devices"
 _FORCED = "xla_force_host_platform_device_count"
 
 Shared = TypeVar("Shared")
@@ -23,11 +24,10 @@ def use_every_core() -> None:
 
     A number of CPU devices that the user chose stays, and after the first use of a device, all do.
     """
-    number = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
-    chosen = number > 0 or _FORCED in os.environ.get("XLA_FLAGS", "")
+    chosen = getattr(jax.config, _NUMBER) > 0 or _FORCED in os.environ.get("XLA_FLAGS", "")
     if not chosen and hasattr(os, "sched_getaffinity"):
         with contextlib.suppress(RuntimeError):  # too late
-            jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+            jax.config.update(_NUMBER, len(os.sched_getaffinity(0)))
 
 
 def mesh(count: int | None = None) -> Mesh:
