@@ -179,16 +179,20 @@ def replay(parts: Sequence[Part], pieces: Round) -> tuple[Totals, Latency | None
         return found[0]
     order = np.argsort(np.concatenate([part.rows for part in parts])).tolist()
     sizes = tuple(len(part.rows) for part in parts)
-    return _joined([totals for totals, _ in found], sizes, tuple(order)), None
+    totals = [totals for totals, _ in found]
+    return devices.each(_joined, (), totals, pieces.mesh, sizes=sizes, order=tuple(order)), None
 
 
 @functools.partial(jax.jit, static_argnames=("sizes", "order"))
-def _joined(totals: list[Totals], sizes: tuple[int, ...], order: tuple[int, ...]) -> Totals:
+@devices.alone
+def _joined(
+    _: tuple[()], totals: list[Totals], *, sizes: tuple[int, ...], order: tuple[int, ...]
+) -> Totals:
     """The totals of parts, of so many settings each, in the order of the settings."""
 
     def one(*leaves: jax.Array) -> jax.Array:
         whole = [
-            jnp.broadcast_to(leaf, (*leaf.shape[:2], size))
+            jnp.broadcast_to(leaf, (leaf.shape[0], size))
             for leaf, size in zip(leaves, sizes, strict=True)
         ]
         return jnp.concatenate(whole, axis=-1)[..., np.array(order)]
@@ -198,14 +202,17 @@ def _joined(totals: list[Totals], sizes: tuple[int, ...], order: tuple[int, ...]
 
 def _replayed(part: Part, pieces: Round) -> tuple[Totals, Latency | None]:
     if part.uses is None:
-        return _by_scan(part.given, pieces.sessions, mesh=pieces.mesh, latency=part.latency)
+        return devices.each(
+            _by_scan, part.given, pieces.sessions, pieces.mesh, latency=part.latency
+        )
     if pieces.layout is None:
-        nothing: Any = np.zeros((pieces.mesh.size, 0, 1), part.params.carbon_weight.dtype)
-        return Totals(**dict.fromkeys(FIELDS, nothing)), None
+        nothing = np.zeros((0, 1), part.params.carbon_weight.dtype)
+        empty = Totals(**dict.fromkeys(FIELDS, nothing))  # type: ignore[arg-type]
+        return devices.spread([empty], pieces.mesh), None
     totals, lost, some_lost = _by_slots(part, pieces, pieces.layout, part.slot_count)
-    if np.any(some_lost):
+    if np.asarray(some_lost).any():
         totals, lost = _with_more_slots(part, pieces, totals, lost)
-        if np.any(lost):
+        if np.asarray(lost).any():
             totals = _without_slots(part, pieces, totals, lost)
     return totals, None
 
@@ -215,8 +222,8 @@ def _by_slots(
 ) -> tuple[Totals, jax.Array, jax.Array]:
     """Of each piece, the totals by the slot path, which `[S, P]` are not exact, and if any."""
     program = slots_on(pieces.mesh.devices.flat[0].platform)
-    there = pieces.sessions, layout
-    return program(part.given, there, mesh=pieces.mesh, slot_count=slot_count, uses=part.uses)
+    there, static = (pieces.sessions, layout), {"slot_count": slot_count, "uses": part.uses}
+    return devices.each(program, part.given, there, pieces.mesh, **static)
 
 
 def _with_more_slots(
@@ -235,13 +242,16 @@ def _with_more_slots(
     ]
     layout = devices.spread(layouts, pieces.mesh)
     better, still, _ = _by_slots(part, pieces, layout, min(MORE_SLOTS, deployments))
-    return _replaced(totals, lost, better, still)
+    return devices.each(_replaced, (), (totals, lost, better, still), pieces.mesh)
 
 
 @jax.jit
+@devices.alone
 def _replaced(
-    totals: Totals, lost: jax.Array, better: Totals, still: jax.Array
+    _: tuple[()], found: tuple[Totals, jax.Array, Totals, jax.Array]
 ) -> tuple[Totals, jax.Array]:
+    totals, lost, better, still = found
+
     def one(old: jax.Array, new: jax.Array) -> jax.Array:
         return old if old.shape[-1] == 1 else jnp.where(lost, new, old)
 
@@ -274,36 +284,28 @@ def slots_on(platform: str) -> Callable[..., tuple[Totals, jax.Array, jax.Array]
 
     def program(
         given: tuple[Settings, World],
-        pieces: tuple[Sessions, Layout],
+        piece: tuple[Sessions, Layout],
         *,
-        mesh: Mesh,
         slot_count: int,
         uses: Uses,
     ) -> tuple[Totals, jax.Array, jax.Array]:
-        def one(given: tuple[Settings, World], piece: tuple[Sessions, Layout]) -> Any:
-            totals, lost = replay_slots(
-                given[0], *piece, given[1], slot_count=slot_count, uses=uses
-            )
-            return totals, lost, lost.any()
-
-        return devices.each(one, given, pieces, mesh)
+        totals, lost = replay_slots(given[0], *piece, given[1], slot_count=slot_count, uses=uses)
+        return totals, lost, lost.any()
 
     return jax.jit(
-        program,
-        static_argnames=("mesh", "slot_count", "uses"),
+        devices.alone(program),
+        static_argnames=("slot_count", "uses"),
         compiler_options=CPU_OPTIONS if platform == "cpu" else None,
     )
 
 
-@functools.partial(jax.jit, static_argnames=("mesh", "latency"))
+@functools.partial(jax.jit, static_argnames="latency")
+@devices.alone
 def _by_scan(
-    given: tuple[RouterParams, World], pieces: Sessions, *, mesh: Mesh, latency: bool
+    given: tuple[RouterParams, World], piece: Sessions, *, latency: bool
 ) -> tuple[Totals, Latency | None]:
-    def one(given: tuple[RouterParams, World], sessions: Sessions) -> tuple[Totals, Latency | None]:
-        totals, times = dense(given[0], sessions, given[1], latency=latency)
-        return jax.tree.map(jnp.transpose, totals), times
-
-    return devices.each(one, given, pieces, mesh)
+    totals, times = dense(given[0], piece, given[1], latency=latency)
+    return jax.tree.map(jnp.transpose, totals), times
 
 
 @functools.partial(jax.jit, static_argnames="latency")

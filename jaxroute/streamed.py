@@ -169,8 +169,7 @@ def summed(
         sums = []
         if there is not None:
             found = *replay(parts, there.pieces), there.weights
-            with jax.enable_x64(True):
-                each = _by_piece(baseline, found, mesh=source.mesh, size=size)
+            each = devices.each(_in_float64, baseline, found, source.mesh, size=size)
             sums = [devices.gather(each, n) for n in range(len(numbers))]
         everyone = cluster.gathered(sums, source.mesh.size, total)
         for one in everyone:
@@ -190,30 +189,29 @@ def _nothing(size: int, count: int, *, latency: bool) -> Sums:
     )
 
 
-@functools.partial(jax.jit, static_argnames=("mesh", "size"))
-def _by_piece(
+def _in_float64(baseline: jax.Array, found: Any, *, size: int) -> Any:
+    with jax.enable_x64(True):
+        return _of_piece(baseline, found, size=size)
+
+
+@functools.partial(jax.jit, static_argnames="size")
+@devices.alone
+def _of_piece(
     baseline: jax.Array,
     found: tuple[Totals, histograms.Latency | None, jax.Array],
     *,
-    mesh: Mesh,
     size: int,
-) -> Any:
-    """The `Sums` of each piece of a round, in float64, where it was replayed."""
-
-    def one(baseline: jax.Array, found: Any) -> Sums:
-        totals, counted, weights = jax.tree.map(lambda x: x.astype(np.float64), found)
-        bills_g = jnp.broadcast_to(totals.carbon_g, (len(weights), size))
-        count = len(baseline)
-        base_g = bills_g[:, count:]
-        drawn = jnp.concatenate([jnp.ones_like(weights[:, :1]), weights], axis=1)
-        return Sums(
-            totals={
-                name: jnp.broadcast_to(getattr(totals, name).sum(axis=0), size) for name in FIELDS
-            },
-            carbon_g=bills_g.sum(axis=0),
-            own=bootstrap.own_sums(bills_g[:, :count], base_g[:, baseline], drawn),
-            base=bootstrap.base_sums(base_g, drawn),
-            times={} if counted is None else vars(counted),
-        )
-
-    return devices.each(one, baseline, found, mesh)
+) -> Sums:
+    """The sums of a piece, in float64, where it was replayed."""
+    totals, counted, weights = jax.tree.map(lambda x: x.astype(np.float64), found)
+    bills_g = jnp.broadcast_to(totals.carbon_g, (len(weights), size))
+    count = len(baseline)
+    base_g = bills_g[:, count:]
+    drawn = jnp.concatenate([jnp.ones_like(weights[:, :1]), weights], axis=1)
+    return Sums(
+        totals={name: jnp.broadcast_to(getattr(totals, name).sum(axis=0), size) for name in FIELDS},
+        carbon_g=bills_g.sum(axis=0),
+        own=bootstrap.own_sums(bills_g[:, :count], base_g[:, baseline], drawn),
+        base=bootstrap.base_sums(base_g, drawn),
+        times={} if counted is None else vars(counted),
+    )

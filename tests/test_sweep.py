@@ -336,7 +336,8 @@ def test_without_room_for_the_sessions_they_are_packed_anew(small):
     parts = batch.parted(
         *chunks.placed(chunk, *policies, small.world, small.config), devices.mesh()
     )
-    a, b = (streamed.summed(each, parts, chunk.baseline) for each in (held, passing))
+    baseline = devices.everywhere(chunk.baseline, held.mesh)
+    a, b = (streamed.summed(each, parts, baseline) for each in (held, passing))
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
