@@ -17,6 +17,7 @@ from jaxroute.latency import Latency
 from jaxroute.matching import match
 from jaxroute.numerics import stack
 from jaxroute.policies import Observation, Policy, RouterParams, router, ski_rental
+from jaxroute.relaxed import SoftTotals, soft_carbon, soft_totals
 from jaxroute.sensitivity import sensitivity
 from jaxroute.sessions import Sessions, Turn
 from jaxroute.simulate import Totals, Trace, evaluate
@@ -41,6 +42,7 @@ __all__ = [
     "Retention",
     "RouterParams",
     "Sessions",
+    "SoftTotals",
     "Study",
     "Totals",
     "Trace",
@@ -61,6 +63,8 @@ __all__ = [
     "router",
     "sensitivity",
     "ski_rental",
+    "soft_carbon",
+    "soft_totals",
     "stack",
     "sweep",
 ]

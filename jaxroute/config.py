@@ -16,6 +16,7 @@ from jaxroute.load.fleet import bundled_names
 from jaxroute.load.messages import known_names
 from jaxroute.load.space import SweepConfig
 from jaxroute.load.toml import Section, fault, read_toml
+from jaxroute.load.tuning import TuneConfig
 from jaxroute.load.values import (
     AboveZero,
     AnySign,
@@ -224,6 +225,7 @@ class StudyConfig(Section):
     policy: dict[Name, PolicyConfig] = Field(default_factory=dict)
     vary: dict[Name, Variants] = Field(default_factory=dict)
     sweep: SweepConfig | None = None
+    tune: TuneConfig | None = None
 
     @property
     def quality_rule(self) -> str:
@@ -284,11 +286,15 @@ class StudyConfig(Section):
         _known(["baseline"], self.baseline, policies, "a policy")
         for index, entry in enumerate(self.policies or ()):
             _known(["policies", index], entry, policies, "a policy")
-        if self.sweep is not None:
-            from jaxroute.space import check  # late: it imports this module
+        if self.sweep is not None or self.tune is not None:
+            from jaxroute import space  # late: it imports this module
 
-            _known(["sweep", "policy"], self.sweep.policy, policies, "a policy")
-            check(self, self.sweep)
+            if self.sweep is not None:
+                _known(["sweep", "policy"], self.sweep.policy, policies, "a policy")
+                space.check(self.sweep.space or {}, space.kinds(self))
+            if self.tune is not None:
+                _known(["tune", "policy"], self.tune.policy, policies, "a policy")
+                space.check(self.tune.space, space.smooth(self), "tune")
         return self
 
 

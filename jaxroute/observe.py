@@ -129,6 +129,31 @@ def reported(
     )
 
 
+class Serving(NamedTuple):
+    """What serving a turn takes at each deployment, `[D]`; named as in `Observation`."""
+
+    ttft_s: Array
+    e2e_s: Array
+    operational_g: Array
+    embodied_g: Array
+
+
+def serving(site: Site, cached: jax.Array, prompt: jax.Array, output: jax.Array) -> Serving:
+    """What a prompt with so many tokens cached and such an output take, as `site` has it."""
+    fleet = site.fleet
+    prefill_j, prefill_s = footprint.prefill(fleet, cached, prompt)
+    decode_j, decode_s = footprint.decode(fleet, prompt, output)
+    busy_s = prefill_s + decode_s / fleet.batch
+    ttft_s = site.rtt_s + site.wait_s + jnp.maximum(fleet.ttft_floor_s, prefill_s)
+    gpu_j = prefill_j + decode_j
+    return Serving(
+        ttft_s=ttft_s,
+        e2e_s=ttft_s + decode_s,
+        operational_g=footprint.operational_g(fleet, gpu_j, busy_s, site.kappa_g_per_kwh),
+        embodied_g=footprint.embodied_g(fleet, busy_s),
+    )
+
+
 class Truth(NamedTuple):
     """What the bill needs of a turn and no policy is told.
 
@@ -151,7 +176,7 @@ def observe(
     """A turn as the policy believes it, and the truth beside it."""
     true_site = site_at(world, turn)
     site = believed_site(world, true_site, turn)
-    fleet, drop_on_leave = site.fleet, world.retention.drop_on_leave
+    drop_on_leave = world.retention.drop_on_leave
     prompt = turn.prefix_tokens + turn.new_tokens
     is_last = jnp.arange(allowed.shape[0], dtype=jnp.int32) == state.last
 
@@ -170,26 +195,19 @@ def observe(
     unknown = (1 - report.knowledge) * (params.assumed_hit * full)
     believed = report.knowledge * report.usable_tokens + unknown
 
-    prefill_j, prefill_s = footprint.prefill(fleet, believed, prompt)
-    decode_j, decode_s = footprint.decode(fleet, prompt, turn.predicted_output_tokens)
-    busy_s = prefill_s + decode_s / fleet.batch
-    gpu_j = prefill_j + decode_j
-    operational_g = footprint.operational_g(fleet, gpu_j, busy_s, site.kappa_g_per_kwh)
-    embodied_g = footprint.embodied_g(fleet, busy_s)
-    ttft_s = site.rtt_s + site.wait_s + jnp.maximum(fleet.ttft_floor_s, prefill_s)
-    e2e_s = ttft_s + decode_s
+    expected = serving(site, believed, prompt, turn.predicted_output_tokens)
 
     hard = prompt + turn.predicted_output_tokens <= world.fleet.max_context_tokens
     eligible, mask_fails, quality_fails = policies.eligible(params, hard, allowed, site.quality)
-    feasible, ttft_fails = policies.within_slo(params, eligible, ttft_s)
+    feasible, ttft_fails = policies.within_slo(params, eligible, expected.ttft_s)
     score_g, offset_g = policies.score(
         params,
         eligible,
         site,
         moves_away=(state.last >= 0) & ~is_last,
-        operational_g=operational_g,
-        embodied_g=embodied_g,
-        e2e_s=e2e_s,
+        operational_g=expected.operational_g,
+        embodied_g=expected.embodied_g,
+        e2e_s=expected.e2e_s,
         noise=turn.noise,
     )
     table = as_table(site)
@@ -212,10 +230,7 @@ def observe(
         alive_tokens=report.alive_tokens,
         cached_tokens=believed,
         idle_s=idle_s,
-        ttft_s=ttft_s,
-        e2e_s=e2e_s,
-        operational_g=operational_g,
-        embodied_g=embodied_g,
+        **expected._asdict(),
         feasible=feasible,
         score_g=jnp.where(feasible, score_g, jnp.inf),
         score_offset_g=offset_g,

@@ -16,7 +16,7 @@ from scipy.stats import qmc
 from jaxroute import gate
 from jaxroute.config import FLEET_LISTS, PolicyConfig, StudyConfig
 from jaxroute.load.messages import input_error, nearest_few, shown
-from jaxroute.load.space import MOST_SETTINGS, Range, SweepConfig
+from jaxroute.load.space import MOST_SETTINGS, Range
 from jaxroute.load.table import read_table
 from jaxroute.load.toml import fault, refusal
 from jaxroute.load.values import AboveZero, AnySign, Horizon, Tokens, Whole
@@ -57,20 +57,32 @@ def kinds(config: StudyConfig) -> dict[str, Any]:
     return own | weights | masks | retention | world
 
 
-def check(config: StudyConfig, sweep: SweepConfig) -> None:
-    """Refuses unknown fields, and values that a policy's table would not take."""
-    known = kinds(config)
-    for name, axis in (sweep.space or {}).items():
+def smooth(config: StudyConfig) -> dict[str, Any]:
+    """Those of `kinds` that a gradient can tune: a policy's numbers, without its switches."""
+    return {k: v for k, v in kinds(config).items() if v is not Whole and k not in WORLD}
+
+
+def check(
+    space: Mapping[str, Range | tuple[float, ...]], known: Mapping[str, Any], table: str = "sweep"
+) -> None:
+    """Refuses unknown fields, and values that a policy's table would not take.
+
+    Args:
+      space: of a study's `[sweep]` or `[tune]`.
+      known: fields, and the type of their values.
+      table: which of the two.
+    """
+    for name, axis in space.items():
         if name not in known:
-            raise fault(["sweep", "space", name], "an unknown field", _field_of(name, known))
+            raise fault([table, "space", name], "an unknown field", _field_of(name, known))
         if isinstance(axis, Range) and known[name] is Whole:
-            raise fault(["sweep", "space", name], "a range", "a list of 0 and 1")
+            raise fault([table, "space", name], "a range", "a list of 0 and 1")
         ends = {"low": axis.low, "high": axis.high} if isinstance(axis, Range) else axis
         pairs = ends.items() if isinstance(ends, Mapping) else enumerate(ends)
         for place, value in pairs:
             expected = refusal(known[name], value)
             if expected:
-                raise fault(["sweep", "space", name, place], shown(value), expected)
+                raise fault([table, "space", name, place], shown(value), expected)
 
 
 def _field_of(name: str, known: Mapping[str, Any]) -> str:
@@ -101,9 +113,9 @@ def settings(config: StudyConfig) -> pd.DataFrame:
         mesh = np.meshgrid(*axes, indexing="ij")
         return pd.DataFrame({n: each.ravel() for n, each in zip(space, mesh, strict=True)})
     assert sweep.samples is not None
-    unit = _unit(sweep.method, sweep.samples, len(space), config.seed)
-    columns = zip(space.items(), unit.T, strict=True)
-    return pd.DataFrame({name: _at(axis, u) for (name, axis), u in columns})
+    points = unit(sweep.method, sweep.samples, len(space), config.seed)
+    columns = zip(space.items(), points.T, strict=True)
+    return pd.DataFrame({name: at(axis, u) for (name, axis), u in columns})
 
 
 def _points(axis: Range | tuple[float, ...], samples: int | None) -> Floats:
@@ -114,7 +126,7 @@ def _points(axis: Range | tuple[float, ...], samples: int | None) -> Floats:
     return spaced(axis.low, axis.high, samples, dtype=np.float64)
 
 
-def _unit(method: str, samples: int, dimensions: int, seed: int) -> Floats:
+def unit(method: str, samples: int, dimensions: int, seed: int) -> Floats:
     """Points of the unit cube, `[samples, dimensions]`."""
     rng = np.random.default_rng([seed, zlib.crc32(b"sweep")])
     if method == "random":
@@ -123,7 +135,7 @@ def _unit(method: str, samples: int, dimensions: int, seed: int) -> Floats:
     return qmc.Sobol(dimensions, scramble=True, seed=rng).random_base2(whole)[:samples]
 
 
-def _at(axis: Range | tuple[float, ...], unit: Floats) -> Floats:
+def at(axis: Range | tuple[float, ...], unit: Any) -> Any:
     """Where on an axis points of the unit interval lie."""
     if not isinstance(axis, Range):
         return np.array(axis, np.float64)[(unit * len(axis)).astype(np.int64)]

@@ -95,7 +95,7 @@ def sweep(
     """
     found: dict[str, Any] = {"policy": policy, "method": method, "samples": samples}
     if isinstance(settings, pd.DataFrame):
-        study = _with(study, found | {"table": "a table"})
+        study = of_table(study, policy)
         rows = space.of_table(settings, study.config)
     else:
         if settings is not None:
@@ -103,6 +103,11 @@ def sweep(
             study = _with(study, found | {"space": axes})
         rows = planned(study.config)
     return run(study, rows, objectives=objectives, latency=latency).table
+
+
+def of_table(study: Study, policy: str) -> Study:
+    """The study for `run`, of a table of settings of a policy."""
+    return _with(study, {"policy": policy, "table": "a table"})
 
 
 def _with(study: Study, sweep: Mapping[str, Any]) -> Study:

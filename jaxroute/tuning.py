@@ -1,0 +1,243 @@
+"""Tuning: the numbers of a policy by gradient, through the relaxed replay, and how good they are.
+
+What is learned from some sessions is told of others: every result is replayed with hard choices on
+the sessions held out, beside the best of a search without gradients that tried as many settings.
+"""
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from jaxroute import bootstrap, comparison, descent, space, stats, sweeping
+from jaxroute.comparison import Comparison, Report
+from jaxroute.config import PolicyConfig, StudyConfig
+from jaxroute.load.messages import input_error
+from jaxroute.load.toml import validate
+from jaxroute.load.tuning import TuneConfig
+from jaxroute.split import split
+from jaxroute.study import Study
+
+TUNED, SEARCHED = "tuned", "best_of_search"
+"""Names of the tuned policy, and of the best of the Sobol points."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Tuning:
+    """The outcome of tuning, and how good it is on sessions that it has not seen.
+
+    Attributes:
+      study: the study that was tuned on, with the policy `tuned`.
+      fields: what was tuned, by name the tuned number.
+      starts: one row a start: the fields as they ended; `soft`, the objective at the last
+        temperature on the sessions learned from; `learned` and `held_out`, the objective by hard
+        choices on these and on the sessions held out.
+      loss: one row a step and start: `step`, `start`, `temperature`, `loss`, of one piece of each
+        trace, so that it also says how pieces differ.
+      judged: the comparison on the sessions held out: the study's baseline, what was tuned, `tuned`
+        and `best_of_search`.
+      gains: one row a dataset and retention: what `tuned` emits less than `best_of_search` and than
+        the policy that was tuned, in % of the baseline's carbon, with a paired 95 % interval.
+      scores: by name, the objective of those two and of the policy on the sessions held out.
+      settings: how many settings the search tried.
+      tune_s, search_s: seconds that both took, compiling included.
+    """
+
+    study: Study
+    fields: Mapping[str, float]
+    starts: pd.DataFrame
+    loss: pd.DataFrame
+    judged: Comparison
+    gains: pd.DataFrame
+    scores: Mapping[str, float]
+    settings: int
+    tune_s: float
+    search_s: float
+
+    @property
+    def better(self) -> bool:
+        """Whether tuning did better than the search, on the sessions held out."""
+        return self.scores[TUNED] < self.scores[SEARCHED]
+
+
+def tune(study: Study, options: Mapping[str, Any] | None = None) -> Tuning:
+    """Tunes the numbers of a policy by gradient.
+
+    The objective is the mean, over the study's datasets and retentions, of
+    `(carbon + quality_price_g (turns - quality) + latency_price_g_per_s e2e) / baseline carbon`,
+    each a sum over sessions. With `least_quality` the mean predicted quality has to reach it: the
+    price of quality then rises by dual ascent for as long as it does not. Many starts descend at
+    once by Adam (Kingma and Ba, 2015) in the box of the space, each step through the relaxed replay
+    (`jaxroute.relaxed`) of one piece of each trace, at a temperature that falls geometrically. The
+    first start is the policy itself, the others are Sobol points. Of the ends, and of as many
+    further Sobol points as there were steps and starts, the best by hard choices count, all on the
+    sessions learned from.
+
+    Args:
+      study: its datasets in memory; its `[tune]` says what and how, by default the gate of
+        `carbon_router`.
+      options: keys of `[tune]` in place of the study's.
+
+    Raises:
+      InputError: for a fault of the options; for a policy with a fixed axis, or that is no setting
+        of the router; for too few sessions.
+
+    >>> import dataclasses
+    >>> import jaxroute as jr
+    >>> study = jr.load_study()
+    >>> study = dataclasses.replace(study, retentions={"drop": study.retentions["drop"]})
+    >>> box = {"gate_strength": {"low": 0.1, "high": 2.0, "log": True}}
+    >>> found = jr.tune(study, {"space": box, "starts": 2, "steps": 2})  # doctest: +SKIP
+    """
+    return run(study if options is None else with_options(study, options))
+
+
+def with_options(study: Study, options: Mapping[str, Any]) -> Study:
+    """The study with these keys of `[tune]` in place of its own."""
+    values = study.config.model_dump(exclude_unset=True)
+    values["tune"] = values.get("tune", {}) | dict(options)
+    return dataclasses.replace(study, config=validate(values, StudyConfig, "options"))
+
+
+def run(study: Study, report: Report = lambda step, share: None) -> Tuning:
+    """As `tune`, of a study's own `[tune]`."""
+    config = study.config.tune or TuneConfig()
+    base = study.with_policies([config.policy])
+    if config.policy in base.fixed:
+        found = f"{config.policy!r}, masked by what a dataset tells"
+        raise input_error("tune", "policy", found, "one without a fixed axis")
+    learn, judge = split(study, config.held_out)
+
+    began = time.perf_counter()
+    ends, soft, loss = descent.descend(learn, base.policies[config.policy], config, report)
+    tuned_s = time.perf_counter() - began
+    began = time.perf_counter()
+    drawn = _search(study, config)
+    learned = _scores(learn, pd.concat([ends, drawn], ignore_index=True), config, report)
+    at_ends, searched = learned[: len(ends)], learned[len(ends) :]
+    search_s = time.perf_counter() - began
+    best, rival = ends.iloc[int(at_ends.argmin())], drawn.iloc[int(searched.argmin())]
+    own = _own(base, config)
+    rows = pd.DataFrame([best, rival, own])
+    held = _scores(judge, pd.concat([ends, rows], ignore_index=True), config, report)
+
+    named = {TUNED: _policy(study, config, best), SEARCHED: _policy(study, config, rival)}
+    told = _with_policies(judge, named)
+    judged = comparison.run(
+        told.with_policies(list(dict.fromkeys([config.policy, *named, study.config.baseline]))),
+        report,
+    )
+    return Tuning(
+        study=_with_policies(study, {TUNED: named[TUNED]}),
+        fields={str(name): float(value) for name, value in best.items()},
+        starts=ends.assign(
+            soft=soft,
+            learned=at_ends,
+            held_out=held[: len(ends)],
+        ).rename_axis("start"),
+        loss=loss,
+        judged=judged,
+        gains=_gains(told, judged, config.policy),
+        scores=dict(zip([TUNED, SEARCHED, config.policy], held[len(ends) :], strict=True)),
+        settings=len(drawn),
+        tune_s=tuned_s,
+        search_s=search_s,
+    )
+
+
+def _search(study: Study, config: TuneConfig) -> pd.DataFrame:
+    """As many Sobol points of the space as the descent looks at settings."""
+    count = config.starts * config.steps
+    points = space.unit("sobol", count, len(config.space), study.config.seed)
+    return descent.rounded(
+        pd.DataFrame(
+            {
+                name: space.at(axis, column)
+                for (name, axis), column in zip(config.space.items(), points.T, strict=True)
+            }
+        )
+    )
+
+
+def _scores(
+    study: Study, settings: pd.DataFrame, config: TuneConfig, report: Report
+) -> stats.Floats:
+    """The objective of settings by hard choices, `[P]`; infinite where quality is too low."""
+    swept = sweeping.of_table(study, config.policy)
+    table = sweeping.run(swept, settings, report=report).table
+    turns = table["turns"].to_numpy(np.float64)
+    grams = (
+        table["carbon_g"]
+        + config.quality_price_g * turns * (1 - table["mean_quality"])
+        + config.latency_price_g_per_s * turns * table["mean_e2e_s"]
+    )
+    each = pd.DataFrame(
+        {
+            "setting": table["setting"],
+            "ratio": grams / table["baseline_carbon_g"],
+            "quality": table["mean_quality"],
+        }
+    )
+    mean = each.groupby("setting").mean().reindex(np.arange(len(settings)))
+    ratio = mean["ratio"].to_numpy(np.float64)
+    if config.least_quality is not None:
+        ratio = np.where(mean["quality"] >= config.least_quality, ratio, np.inf)
+    return ratio
+
+
+def _own(base: Study, config: TuneConfig) -> pd.Series:
+    """What the policy itself has of each field."""
+    params = base.policies[config.policy]
+    return pd.Series({name: float(descent.field(params, name)) for name in config.space})
+
+
+def _policy(study: Study, config: TuneConfig, values: pd.Series) -> PolicyConfig:
+    """The policy with these numbers, as a study file has it."""
+    own = study.config.policy.get(config.policy)
+    table: dict[str, Any] = {"preset": config.policy}
+    if own:
+        table = own.model_dump(exclude_none=True)
+    weights = list(table.get("gate_weights", [0.0] * 8))
+    for name, value in values.items():
+        key, _, element = str(name).rstrip("]").partition("[")
+        if element:
+            weights[int(element)] = float(value)
+            table["gate_weights"] = weights
+        else:
+            table[key] = float(value)
+    return validate(table, PolicyConfig, "tuned")
+
+
+def _with_policies(study: Study, named: Mapping[str, PolicyConfig]) -> Study:
+    policies = {**study.config.policy, **named}
+    return dataclasses.replace(study, config=study.config.model_copy(update={"policy": policies}))
+
+
+def _gains(study: Study, judged: Comparison, policy: str) -> pd.DataFrame:
+    """What `tuned` saves over the others, paired by session, in % of the baseline's carbon."""
+    rows = []
+    for dataset in study.datasets:
+        for retention in study.retentions:
+            of = judged.sessions.query("dataset == @dataset.label and retention == @retention")
+            carbon = {name: each["carbon_g"].to_numpy() for name, each in of.groupby("policy")}
+            base = carbon[study.config.baseline]
+            for name in dict.fromkeys((SEARCHED, policy)):
+                gained = carbon[name] - carbon[TUNED]
+                sums = bootstrap.sums(gained, base, dataset.hashes, study.config.seed)[0]
+                gain, half = (
+                    100 * float(x) for x in (gained.sum() / base.sum(), bootstrap.half_width(sums))
+                )
+                rows.append(
+                    {
+                        "dataset": dataset.label,
+                        "retention": retention,
+                        "over": name,
+                        "gain_pct": gain,
+                        "gain_lo_pct": gain - half,
+                        "gain_hi_pct": gain + half,
+                    }
+                )
+    return pd.DataFrame(rows)
