@@ -23,6 +23,7 @@ from jaxroute.sessions import Sessions, Turn
 from jaxroute.simulate import Totals, Trace, evaluate
 from jaxroute.study import Study, load_study
 from jaxroute.sweeping import sweep
+from jaxroute.tuning import Tuning, tune
 from jaxroute.world import Fleet, Retention, World
 
 __version__ = "0.1.0"
@@ -46,6 +47,7 @@ __all__ = [
     "Study",
     "Totals",
     "Trace",
+    "Tuning",
     "Turn",
     "World",
     "ablate",
@@ -67,4 +69,5 @@ __all__ = [
     "soft_totals",
     "stack",
     "sweep",
+    "tune",
 ]

@@ -1,4 +1,4 @@
-"""The command line: `jaxroute compare`, `ablate`, `study`, `sweep` and `explain`."""
+"""The command line: `jaxroute compare`, `ablate`, `study`, `sweep`, `tune` and `explain`."""
 
 import os
 import signal
@@ -23,6 +23,7 @@ from jaxroute import (
     memory,
     pareto,
     sweeping,
+    tuning,
 )
 from jaxroute.comparison import Report, run
 from jaxroute.compilations import reuse_compilations
@@ -45,6 +46,7 @@ from jaxroute.report.progress import progress_bar
 from jaxroute.report.sweep import show_sweep
 from jaxroute.report.tables import console, show
 from jaxroute.report.target import discard_unfinished, whole_directory
+from jaxroute.report.tuning import TUNING_FILES, show_tuning, write_tuning
 from jaxroute.study import load_study
 
 BAD_INPUT, INTERRUPTED = 2, 130
@@ -258,6 +260,27 @@ def sweep(
     rate = outcome.decisions / 1e6 / outcome.replay_s
     took = f"{time.perf_counter() - began:.1f} s, {rate:.1f} M decisions/s with compiling"
     screen.print(f"- {took}; table in {out}", markup=False)
+
+
+@app.command()
+def tune(
+    study: StudyFile = None,
+    out: Out = None,
+    trace: Trace = None,
+    carbon: Carbon = None,
+    seed: Seed = None,
+) -> None:
+    """A policy's numbers by gradient, judged on sessions held out; `[tune]` says which and how."""
+    began = time.perf_counter()
+    use_every_core()
+    with _at_work(out, TUNING_FILES) as (directory, report):
+        loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
+        outcome = tuning.run(loaded, report)
+        if directory is not None:
+            write_tuning(directory, outcome, time.perf_counter() - began)
+    screen = console()
+    show_tuning(outcome, screen)
+    _tell(screen, time.perf_counter() - began, None, out)
 
 
 @app.command()

@@ -30,7 +30,8 @@ class Tuning:
     """The outcome of tuning, and how good it is on sessions that it has not seen.
 
     Attributes:
-      study: the study that was tuned on, with the policy `tuned`.
+      study: the study that was tuned, with the policy `tuned`.
+      judge: the study of the sessions held out, with the policies of `judged`.
       fields: what was tuned, by name the tuned number.
       starts: one row a start: the fields as they ended; `soft`, the objective at the last
         temperature on the sessions learned from; `learned` and `held_out`, the objective by hard
@@ -47,6 +48,7 @@ class Tuning:
     """
 
     study: Study
+    judge: Study
     fields: Mapping[str, float]
     starts: pd.DataFrame
     loss: pd.DataFrame
@@ -125,13 +127,12 @@ def run(study: Study, report: Report = lambda step, share: None) -> Tuning:
     held = _scores(judge, pd.concat([ends, rows], ignore_index=True), config, report)
 
     named = {TUNED: _policy(study, config, best), SEARCHED: _policy(study, config, rival)}
-    told = _with_policies(judge, named)
-    judged = comparison.run(
-        told.with_policies(list(dict.fromkeys([config.policy, *named, study.config.baseline]))),
-        report,
-    )
+    names = dict.fromkeys([config.policy, *named, study.config.baseline])
+    judge = _with_policies(judge, named).with_policies(list(names))
+    judged = comparison.run(judge, report)
     return Tuning(
         study=_with_policies(study, {TUNED: named[TUNED]}),
+        judge=judge,
         fields={str(name): float(value) for name, value in best.items()},
         starts=ends.assign(
             soft=soft,
@@ -140,7 +141,7 @@ def run(study: Study, report: Report = lambda step, share: None) -> Tuning:
         ).rename_axis("start"),
         loss=loss,
         judged=judged,
-        gains=_gains(told, judged, config.policy),
+        gains=_gains(judge, judged, config.policy),
         scores=dict(zip([TUNED, SEARCHED, config.policy], held[len(ends) :], strict=True)),
         settings=len(drawn),
         tune_s=tuned_s,

@@ -1,0 +1,106 @@
+"""What tuning found, on a terminal and as files."""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import tomli_w
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from jaxroute.report.files import run_record, write_tables
+from jaxroute.report.tables import grid, put, put_notes, show, with_interval
+from jaxroute.report.target import RECORD
+from jaxroute.tuning import SEARCHED, TUNED, Tuning
+
+STUDY, CURVE = "tuned.toml", "loss.svg"
+
+TABLES = ("summary", "starts", "gains", "loss")
+
+TUNING_FILES = (STUDY, CURVE, *(f"{name}.csv" for name in TABLES), RECORD)
+"""What tuning leaves: the study with the tuned policy, for `compare`; the loss; the tables."""
+
+
+def show_tuning(tuning: Tuning, out: Console) -> None:
+    """Prints the comparison on the sessions held out, the starts, and what was found."""
+    show(tuning.judge, tuning.judged, out)
+    made = functools.partial(_starts, tuning.starts)
+    columns = [*tuning.fields, *_SCORES]
+    put(out, made, "starts: where they ended, and the objective", [columns, list(_SCORES)])
+    put_notes(out, tuning_notes(tuning))
+
+
+_SCORES = {
+    "soft": "soft, learned from",
+    "learned": "hard, learned from",
+    "held_out": "hard, held out",
+}
+
+
+def _starts(starts: pd.DataFrame, title: str, columns: list[str]) -> Table:
+    table = grid(title, "start", [_SCORES.get(name, name) for name in columns])
+    for start, row in starts.iterrows():
+        table.add_row(str(start), *(f"{row[name]:.4g}" for name in columns))
+    return table
+
+
+def tuning_notes(tuning: Tuning) -> Iterator[str]:
+    """What was found and how good it is, a line each."""
+    config, baseline = tuning.study.config.tune, tuning.study.config.baseline
+    yield (
+        f"objective: carbon in shares of {baseline}'s, and what quality and latency are priced at; "
+        "the mean over datasets and retentions; soft by relaxed choices, hard as replayed"
+    )
+    yield f"{TUNED}: " + ", ".join(f"{name} = {value:g}" for name, value in tuning.fields.items())
+    mine, theirs = tuning.scores[TUNED], tuning.scores[SEARCHED]
+    than = f"the best of {tuning.settings:,} Sobol points of the same space"
+    verdict = f"better than {than}" if tuning.better else f"NOT better than {than}: use those"
+    yield f"on the sessions held out {TUNED} is {verdict} ({mine:.5f}, {theirs:.5f})"
+    gains: Any = tuning.gains.to_dict("records")
+    for row in gains:
+        sure = "" if row["gain_lo_pct"] > 0 or row["gain_hi_pct"] < 0 else ": not told apart"
+        where, less = f"{row['dataset']}, {row['retention']}", with_interval(row, "gain")
+        yield f"{where}: {TUNED} emits {less} % of {baseline} less than {row['over']}{sure}"
+    if config is not None and config.least_quality is not None:
+        yield f"least mean quality asked for: {config.least_quality:g}"
+
+
+def write_tuning(directory: Path, tuning: Tuning, wall_s: float) -> None:
+    """Writes `TUNING_FILES` into a directory."""
+    (directory / STUDY).write_text(tuned_study(tuning))
+    _curve(tuning).savefig(directory / CURVE)
+    tables = {
+        "summary": tuning.judged.summary,
+        "starts": tuning.starts.reset_index(),
+        "gains": tuning.gains,
+        "loss": tuning.loss,
+    }
+    record = run_record(tuning.judge, tuning.judged, tuning_notes(tuning), wall_s)
+    record |= {"tuned": dict(tuning.fields), "objective": dict(tuning.scores)}
+    record |= {"tune_s": round(tuning.tune_s, 3), "search_s": round(tuning.search_s, 3)}
+    write_tables(directory, tables, record)
+
+
+def tuned_study(tuning: Tuning) -> str:
+    """The study as a file, its paths absolute, with the tuned policy among its own."""
+    config = tuning.study.config
+    values: dict[str, Any] = config.model_dump(exclude_unset=True, exclude_none=True)
+    if config.policies is not None:
+        values["policies"] = [*dict.fromkeys((*config.policies, TUNED))]
+    return tomli_w.dumps(values, multiline_strings=False)
+
+
+def _curve(tuning: Tuning) -> Figure:
+    """The loss of each start, step by step, and the temperature below it."""
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    above, below = figure.subplots(2, sharex=True, height_ratios=(3, 1))
+    for start, rows in tuning.loss.groupby("start"):
+        above.plot(rows["step"], rows["loss"], linewidth=1, label=f"start {start}")
+    heat = tuning.loss.drop_duplicates("step")
+    below.semilogy(heat["step"], heat["temperature"], color="black", linewidth=1)
+    above.set_ylabel("loss of a piece")
+    below.set(xlabel="step", ylabel="temperature")
+    return figure
