@@ -17,6 +17,7 @@ from jaxroute.latency import Latency
 from jaxroute.matching import match
 from jaxroute.numerics import stack
 from jaxroute.policies import Observation, Policy, RouterParams, router, ski_rental
+from jaxroute.search import Search, search
 from jaxroute.sensitivity import sensitivity
 from jaxroute.sessions import Sessions, Turn
 from jaxroute.simulate import Totals, Trace, evaluate
@@ -40,6 +41,7 @@ __all__ = [
     "Policy",
     "Retention",
     "RouterParams",
+    "Search",
     "Sessions",
     "Study",
     "Totals",
@@ -59,6 +61,7 @@ __all__ = [
     "preset",
     "presets",
     "router",
+    "search",
     "sensitivity",
     "ski_rental",
     "stack",
