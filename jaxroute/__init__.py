@@ -18,6 +18,7 @@ from jaxroute.matching import match
 from jaxroute.numerics import stack
 from jaxroute.policies import Observation, Policy, RouterParams, router, ski_rental
 from jaxroute.relaxed import SoftTotals, soft_carbon, soft_totals
+from jaxroute.search import Search, search
 from jaxroute.sensitivity import sensitivity
 from jaxroute.sessions import Sessions, Turn
 from jaxroute.simulate import Totals, Trace, evaluate
@@ -42,6 +43,7 @@ __all__ = [
     "Policy",
     "Retention",
     "RouterParams",
+    "Search",
     "Sessions",
     "SoftTotals",
     "Study",
@@ -63,6 +65,7 @@ __all__ = [
     "preset",
     "presets",
     "router",
+    "search",
     "sensitivity",
     "ski_rental",
     "soft_carbon",

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -129,17 +129,24 @@ def placed(pieces: Sequence[Sessions], width: int, mesh: Mesh) -> Round:
 
 
 def parted(
-    params: RouterParams, world: World, mesh: Mesh, *, latency: bool = False
+    params: RouterParams,
+    world: World,
+    mesh: Mesh,
+    *,
+    latency: bool = False,
+    varied: Collection[str] = (),
 ) -> tuple[Part, ...]:
     """P settings by the program that replays them, on every device.
 
     Args:
       params, world, latency: as for `replay_settings`.
       mesh: the devices.
+      varied: fields of which other calls, with as many settings, have other values: the programs
+        serve these as well.
     """
     params = jax.tree.map(np.asarray, params)
     alike = all(axis is None for axis in sharing.axes(world)) and world.belief is None
-    free = np.isinf(params.ttft_slo_s) & (alike and not latency)
+    free = np.isinf(params.ttft_slo_s) & (alike and not latency and "ttft_slo_s" not in varied)
     drops = alike and bool(np.all(np.asarray(world.retention.drop_on_leave) > 0))
     parts = []
     for by_slots, chosen in ((True, free), (False, ~free)):
@@ -147,7 +154,7 @@ def parted(
             continue
         rows = np.flatnonzero(chosen)
         some = params if chosen.all() else sharing.some(params, rows)
-        given: Any = sharing.settled(some) if by_slots else some
+        given: Any = sharing.settled(some, varied) if by_slots else some
         apart = by_slots and len(given.groups.carbon_weight) > MOST_GROUPS
         most = 1 if drops else SLOTS_APART if apart else SLOTS
         parts.append(
@@ -155,7 +162,7 @@ def parted(
                 rows=rows,
                 params=some,
                 given=devices.everywhere((given, world), mesh),
-                uses=sharing.uses_of(some, world) if by_slots else None,
+                uses=sharing.uses_of(some, world, varied) if by_slots else None,
                 slot_count=min(most, len(world.fleet.model)),
                 latency=latency,
             )

@@ -1,6 +1,7 @@
 """The settings of a sweep in chunks of one size, each with the baselines of its settings."""
 
 import dataclasses
+from collections.abc import Collection
 
 import jax
 import numpy as np
@@ -152,14 +153,14 @@ def columns(*, latency: bool = False) -> list[str]:
 
 
 def fitting(
-    source: Source, world: World, settings: pd.DataFrame, budget: int, *, latency: bool
+    source: Source, world: World, fields: Collection[str], budget: int, *, latency: bool
 ) -> int:
-    """How many settings a chunk of a dataset may have."""
+    """How many settings with these fields a chunk of a dataset may have."""
     left = budget - min(streamed.bytes_of(source.trace, world), budget / 2)
     each = streamed.bytes_of_setting(source, world, latency=latency)
-    if "intensity_scale" in settings:
+    if "intensity_scale" in fields:
         each += world.intensity_g_per_kwh.nbytes
-    if not set(space.WORLD).isdisjoint(settings):
+    if not set(space.WORLD).isdisjoint(fields):
         each *= 2  # a baseline of its own
     if left < 2 * each:
         found, least = f"{budget / 1e6:,.1f} MB", f"{4 * each / 1e6:,.1f} MB"

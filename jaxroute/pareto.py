@@ -35,11 +35,16 @@ def front(costs: NDArray[np.floating]) -> NDArray[np.bool_]:
     return found
 
 
+def costs(table: pd.DataFrame, objectives: tuple[str, ...]) -> NDArray[np.float64]:
+    """Objectives of P rows as `front` takes them, `[P, K]`."""
+    signs = np.array([-1.0 if name in MORE_IS_BETTER else 1.0 for name in objectives])
+    return table[list(objectives)].to_numpy(np.float64) * signs
+
+
 def flags(table: pd.DataFrame, objectives: tuple[str, ...]) -> NDArray[np.bool_]:
     """Whether each row is on the front of its dataset and retention."""
-    signs = np.array([-1.0 if name in MORE_IS_BETTER else 1.0 for name in objectives])
-    costs = table[list(objectives)].to_numpy(np.float64) * signs
+    found = costs(table, objectives)
     out = np.zeros(len(table), bool)
     for rows in table.groupby(["dataset", "retention"], sort=False).indices.values():
-        out[rows] = front(costs[rows])
+        out[rows] = front(found[rows])
     return out

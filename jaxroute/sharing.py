@@ -1,6 +1,6 @@
 """What the settings of a sweep have in common: prices, masks, worlds, and what they make use of."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -30,11 +30,11 @@ _BELIEF: dict[str, Any] = {
 """Dimensions of each leaf of a world and of a belief that are the same for every setting."""
 
 
-def uses_of(params: RouterParams, world: World) -> Uses:
-    """What P settings and their world make use of."""
+def uses_of(params: RouterParams, world: World, varied: Collection[str] = ()) -> Uses:
+    """What P settings and their world make use of, or would at other values of what is varied."""
 
     def priced(name: str) -> bool:
-        return bool(np.any(np.asarray(getattr(params, name)) != 0))
+        return name in varied or bool(np.any(np.asarray(getattr(params, name)) != 0))
 
     ttl_s, decay_s = np.asarray(world.retention.ttl_s), np.asarray(world.retention.decay_s)
     return Uses(
@@ -46,15 +46,18 @@ def uses_of(params: RouterParams, world: World) -> Uses:
         rtt=priced("rtt_price_g_per_s"),
         size=priced("size_price_g_per_b"),
         noise=priced("noise_price_g"),
-        blind=bool(np.any(np.asarray(params.cache_knowledge) != 1)),
+        blind="cache_knowledge" in varied or bool(np.any(np.asarray(params.cache_knowledge) != 1)),
     )
 
 
-def settled(params: RouterParams) -> Settings:
-    """P settings, sorted into groups that have the scores of cold deployments in common."""
-    first, group = kinds(params, SHARED)
+def settled(params: RouterParams, varied: Collection[str] = ()) -> Settings:
+    """P settings, sorted into groups that have the scores of cold deployments in common.
+
+    In as many groups whatever the values of the fields that are varied.
+    """
+    first, group = kinds(params, SHARED, varied)
     groups = some(params, first)
-    masked, mask = kinds(groups, SHARED[-3:])
+    masked, mask = kinds(groups, SHARED[-3:], varied)
     if len(masked) > 1 and mask is None:
         mask = np.arange(len(masked), dtype=np.int32)
     masks = some(groups, masked)
@@ -62,17 +65,19 @@ def settled(params: RouterParams) -> Settings:
 
 
 def kinds(
-    params: RouterParams, names: Sequence[str]
+    params: RouterParams, names: Sequence[str], varied: Collection[str] = ()
 ) -> tuple[NDArray[np.int64], NDArray[np.int32] | None]:
     """The first of each kind of setting in some fields, padded, and the kind of each setting.
 
     So that few shapes are compiled, the kinds are made a power of two by repeating the last, or as
-    many as there are settings.
+    many as there are settings; that they are as well if one of the fields is varied.
 
     Returns:
       `[G]` indices into the P settings, and `[P]`; None for one kind, or one each, in order.
     """
     count = len(params.carbon_weight)
+    if not set(names).isdisjoint(varied):
+        return np.arange(count), None
     columns = [np.asarray(getattr(params, name)).reshape(count, -1) for name in names]
     _, first, kind = np.unique(
         np.concatenate(columns, axis=1), axis=0, return_index=True, return_inverse=True

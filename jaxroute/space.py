@@ -227,6 +227,38 @@ def params_at(base: RouterParams, frame: pd.DataFrame, config: StudyConfig) -> R
     return base.replace(**leaves)
 
 
+def as_policy(
+    name: str, base: RouterParams, setting: Mapping[str, float], config: StudyConfig
+) -> dict[str, Any]:
+    """The table of a study file (`PolicyConfig`) of a policy at one setting.
+
+    Masks that leave nothing are dropped, as they are in a replay.
+
+    Args:
+      name: a preset, or a policy of the study's file.
+      base: the policy.
+      setting: the fields that differ, none of them of `WORLD`.
+      config: of the study.
+    """
+    own = config.policy.get(name)
+    table: dict[str, Any] = own.model_dump(exclude_none=True) if own else {"preset": name}
+    at = params_at(base, pd.DataFrame([setting]), config)
+    for field, value in setting.items():
+        stem, _, element = field.rstrip("]").partition("[")
+        if stem.endswith("_allowed"):
+            entries = f"{stem[:-8]}s"
+            mask = np.asarray(getattr(at, stem))[0] > 0
+            table[entries] = list(itertools.compress(getattr(config.fleet, entries), mask))
+        elif element:
+            weights = table.get(stem, np.asarray(getattr(base, stem)).tolist())
+            table[stem] = [value if n == int(element) else w for n, w in enumerate(weights)]
+        else:
+            table[stem] = value
+    if [] in (table.get(entries) for entries in FLEET_LISTS):
+        table |= {entries: list(getattr(config.fleet, entries)) for entries in FLEET_LISTS}
+    return table
+
+
 @jax.jit
 def world_at(world: World, changes: Mapping[str, jax.Array]) -> World:
     """A world with some leaves changed, and batched over P settings if the changes are.

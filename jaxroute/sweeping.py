@@ -20,18 +20,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from jaxroute import chunks, cluster, comparison, devices, memory, pareto, space, streamed
-from jaxroute.batch import MOST_SETTINGS, parted
+from jaxroute import chunks, cluster, measuring, memory, pareto, space
+from jaxroute.batch import MOST_SETTINGS
 from jaxroute.comparison import Report
 from jaxroute.config import StudyConfig
 from jaxroute.load.messages import input_error, nearest_few, shown
 from jaxroute.load.toml import validate
-from jaxroute.numerics import stack
-from jaxroute.policies import RouterParams
 from jaxroute.report.parts import Parts, differences
-from jaxroute.streamed import Source
 from jaxroute.study import BUNDLED, Study
-from jaxroute.world import World, cast
 
 SWEPT = "swept"
 """Label of the retention where the settings say how long caches live."""
@@ -95,19 +91,22 @@ def sweep(
     """
     found: dict[str, Any] = {"policy": policy, "method": method, "samples": samples}
     if isinstance(settings, pd.DataFrame):
-        study = of_table(study, policy)
+        study = _with(study, found | {"table": "a table"})
         rows = space.of_table(settings, study.config)
     else:
         if settings is not None:
-            axes = {name: _plain(axis) for name, axis in settings.items()}
-            study = _with(study, found | {"space": axes})
+            study = over(study, settings, **found)
         rows = planned(study.config)
     return run(study, rows, objectives=objectives, latency=latency).table
 
 
-def of_table(study: Study, policy: str) -> Study:
-    """The study for `run`, of a table of settings of a policy."""
-    return _with(study, {"policy": policy, "table": "a table"})
+def over(study: Study, axes: Mapping[str, Any], **sweep: Any) -> Study:
+    """The study with a `[sweep]` of these axes, as `sweep` takes them, and of what else it says.
+
+    Raises:
+      InputError: for a fault of one of them.
+    """
+    return _with(study, sweep | {"space": {name: _plain(axis) for name, axis in axes.items()}})
 
 
 def _with(study: Study, sweep: Mapping[str, Any]) -> Study:
@@ -131,17 +130,21 @@ def planned(config: StudyConfig) -> pd.DataFrame:
     return space.settings(config)
 
 
-def check(objectives: Sequence[str], *, latency: bool = False) -> tuple[str, ...]:
-    """The objectives of a Pareto front.
+def check(
+    objectives: Sequence[str], *, latency: bool = False, option: str = "--pareto"
+) -> tuple[str, ...]:
+    """The objectives of a Pareto front, given by an option.
 
     Raises:
-      InputError: if one is no figure of the table.
+      InputError: if one is no figure of the table, or there is none.
     """
+    if not objectives:
+        raise input_error(option, "", "none", f"a column such as {pareto.OBJECTIVES[0]!r}")
     known = chunks.columns(latency=latency)
     for name in objectives:
         if name not in known:
             near = nearest_few(name, known) or ", ".join(map(repr, pareto.OBJECTIVES))
-            raise input_error("--pareto", "", repr(name), f"a column such as {near}")
+            raise input_error(option, "", repr(name), f"a column such as {near}")
     return tuple(objectives)
 
 
@@ -173,18 +176,15 @@ def run(
     assert study.config.sweep is not None
     objectives = check(objectives, latency=latency)
     budget = memory.free_bytes() // 2 if budget is None else budget
-    world = jax.device_put(cast(study.world, study.world.fleet.pre_j.dtype))
+    fields = tuple(map(str, settings))
+    setup = measuring.set_up(study, study.config.sweep.policy, fields, budget)
     retentions = study.retentions
     if not set(space.RETENTION).isdisjoint(settings):
         retentions = {SWEPT: next(iter(retentions.values()))}
-    noise = _noisy(study, settings)
-    sources = [streamed.source(each, world, budget / 2, noise=noise) for each in study.datasets]
 
     def settle() -> dict[str, int]:
-        fitting = [
-            chunks.fitting(each, world, settings, budget, latency=latency) for each in sources
-        ]
-        return {"memory_bytes": budget, "settings_a_chunk": min(*fitting, MOST_SETTINGS)}
+        most = measuring.fitting(setup, fields, latency=latency)
+        return {"memory_bytes": budget, "settings_a_chunk": min(most, MOST_SETTINGS)}
 
     plan, parts = _plan(study, settings, latency), None
     _same_everywhere(plan)
@@ -198,10 +198,10 @@ def run(
 
     settled, done = cluster.led(begin)
     cut = chunks.cut(settings, settled["settings_a_chunk"])
-    work = list(itertools.product(sources, retentions, cut))
+    work = list(itertools.product(setup.sources, retentions, cut))
     decisions = [each.trace.turns * len(chunk.settings) for each, _, chunk in work]
     advance, skip = _progress(report, sum(decisions))
-    policies = {each.trace.label: _policies(study, each, world) for each in sources}
+    fixed = {label: each.fixed for label, each in setup.policies.items()}
     tables: list[pd.DataFrame] = []
     replayed, began = 0, time.perf_counter()
     try:
@@ -210,13 +210,11 @@ def run(
                 tables.append(done[n])
                 skip(decisions[n])
                 continue
-            retained = world.replace(retention=jax.device_put(retentions[label]))
-            given = chunks.placed(chunk, *policies[each.trace.label][1:], retained, study.config)
             told = functools.partial(advance, f"{each.trace.label}, {label}", len(chunk.settings))
-            programs = parted(*given, each.mesh, latency=latency)
-            baseline = devices.everywhere(chunk.baseline.astype(np.int32), each.mesh)
-            sums = streamed.summed(each, programs, baseline, told)
-            tables.append(chunks.rows(study, each.trace, label, chunk, sums))
+            found = measuring.rows(
+                setup, each, label, retentions[label], chunk, latency=latency, report=told
+            )
+            tables.append(found)
             replayed += decisions[n]
             if parts is not None:
                 parts.add(n, {TABLE: tables[-1]}, [])
@@ -230,9 +228,9 @@ def run(
     table["pareto"] = pareto.flags(table, objectives)
     return Sweep(
         table=table,
-        fields=tuple(map(str, settings)),
+        fields=fields,
         objectives=objectives,
-        fixed={label: names for label, (names, *_) in policies.items()},
+        fixed=fixed,
         decisions=replayed,
         replay_s=time.perf_counter() - began,
     )
@@ -240,17 +238,23 @@ def run(
 
 def _plan(study: Study, settings: pd.DataFrame, latency: bool) -> dict[str, Any]:
     """What must be the same for a killed sweep to go on."""
+    exact = settings.to_numpy(np.float64).tobytes()
+    return identity(study) | {
+        "latency": latency,
+        "settings": {"count": len(settings), "sha256": hashlib.sha256(exact).hexdigest()},
+    }
+
+
+def identity(study: Study) -> dict[str, Any]:
+    """What a study's results come from, as JSON holds it: the same in two runs that may be one."""
     from jaxroute import RESULTS_VERSION
 
     config = study.config
     read = {each.path for each in study.datasets} | {config.intensity.path, config.water.mix}
-    exact = settings.to_numpy(np.float64).tobytes()
     return {
         "results_version": RESULTS_VERSION,
         "study": config.model_dump(mode="json"),
-        "latency": latency,
         "inputs_sha256": {k: v for k, v in study.inputs.items() if k in read | {*BUNDLED}},
-        "settings": {"count": len(settings), "sha256": hashlib.sha256(exact).hexdigest()},
     }
 
 
@@ -265,36 +269,6 @@ def _same_everywhere(plan: Mapping[str, Any]) -> None:
         place = f"process {jax.process_index() if found else others[0]}"
         told = found[0] if found else "another study, or other files"
         raise input_error("sweep", place, told, "what process 0 has", "give all the same")
-
-
-def _noisy(study: Study, settings: pd.DataFrame) -> bool:
-    """Whether a setting or the baseline has a price of noise."""
-    assert study.config.sweep is not None
-    names = study.config.sweep.policy, study.config.baseline
-    both = study.with_policies([names[0]]).policies
-    return "noise_price_g" in settings or any(both[name].noise_price_g for name in names)
-
-
-def _policies(
-    study: Study, source: Source, world: World
-) -> tuple[Mapping[str, str], RouterParams, RouterParams]:
-    """What each policy with a fixed axis is masked to; the swept policy, and the baseline."""
-    assert study.config.sweep is not None
-    names = study.config.sweep.policy, study.config.baseline
-    both = study.with_policies([names[0]])
-    rows = comparison.reference_rows(both, dict.fromkeys(both.fixed.values()))
-    fixed: Mapping[str, str] = {}
-    if rows:
-        params = stack(row.params for row in rows)
-        nothing = devices.everywhere(np.zeros(0, np.int32), source.mesh)
-        worlds = [world.replace(retention=each) for each in study.retentions.values()]
-        grams = [
-            streamed.summed(source, parted(params, each, source.mesh), nothing).carbon_g
-            for each in jax.device_put(worlds)
-        ]
-        fixed = comparison.fixed_by(both, rows, np.sum(grams, axis=0))
-    named = comparison.masked(both, fixed)
-    return fixed, named[names[0]], named[names[1]]
 
 
 def _progress(

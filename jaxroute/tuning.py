@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from jaxroute import bootstrap, comparison, descent, space, stats, sweeping
+from jaxroute import bootstrap, comparison, descent, measuring, memory, space, stats
+from jaxroute.batch import MOST_SETTINGS
 from jaxroute.comparison import Comparison, Report
 from jaxroute.config import PolicyConfig, StudyConfig
 from jaxroute.load.messages import input_error
 from jaxroute.load.toml import validate
 from jaxroute.load.tuning import TuneConfig
+from jaxroute.policies import RouterParams
 from jaxroute.split import split
 from jaxroute.study import Study
 
@@ -112,9 +114,10 @@ def run(study: Study, report: Report = lambda step, share: None) -> Tuning:
         found = f"{config.policy!r}, masked by what a dataset tells"
         raise input_error("tune", "policy", found, "one without a fixed axis")
     learn, judge = split(study, config.held_out)
+    start = base.policies[config.policy]
 
     began = time.perf_counter()
-    ends, soft, loss = descent.descend(learn, base.policies[config.policy], config, report)
+    ends, soft, loss = descent.descend(learn, start, config, report)
     tuned_s = time.perf_counter() - began
     began = time.perf_counter()
     drawn = _search(study, config)
@@ -122,11 +125,14 @@ def run(study: Study, report: Report = lambda step, share: None) -> Tuning:
     at_ends, searched = learned[: len(ends)], learned[len(ends) :]
     search_s = time.perf_counter() - began
     best, rival = ends.iloc[int(at_ends.argmin())], drawn.iloc[int(searched.argmin())]
-    own = _own(base, config)
+    own = _own(start, config)
     rows = pd.DataFrame([best, rival, own])
     held = _scores(judge, pd.concat([ends, rows], ignore_index=True), config, report)
 
-    named = {TUNED: _policy(study, config, best), SEARCHED: _policy(study, config, rival)}
+    named = {
+        name: _policy(study, start, config, values)
+        for name, values in ((TUNED, best), (SEARCHED, rival))
+    }
     names = dict.fromkeys([config.policy, *named, study.config.baseline])
     judge = _with_policies(judge, named).with_policies(list(names))
     judged = comparison.run(judge, report)
@@ -167,8 +173,9 @@ def _scores(
     study: Study, settings: pd.DataFrame, config: TuneConfig, report: Report
 ) -> stats.Floats:
     """The objective of settings by hard choices, `[P]`; infinite where quality is too low."""
-    swept = sweeping.of_table(study, config.policy)
-    table = sweeping.run(swept, settings, report=report).table
+    setup = measuring.set_up(study, config.policy, tuple(config.space), memory.free_bytes() // 2)
+    report("replay", 1.0)
+    table = measuring.table(setup, settings, min(MOST_SETTINGS, len(settings)))
     turns = table["turns"].to_numpy(np.float64)
     grams = (
         table["carbon_g"]
@@ -189,26 +196,17 @@ def _scores(
     return ratio
 
 
-def _own(base: Study, config: TuneConfig) -> pd.Series:
+def _own(params: RouterParams, config: TuneConfig) -> pd.Series:
     """What the policy itself has of each field."""
-    params = base.policies[config.policy]
     return pd.Series({name: float(descent.field(params, name)) for name in config.space})
 
 
-def _policy(study: Study, config: TuneConfig, values: pd.Series) -> PolicyConfig:
+def _policy(
+    study: Study, base: RouterParams, config: TuneConfig, values: pd.Series
+) -> PolicyConfig:
     """The policy with these numbers, as a study file has it."""
-    own = study.config.policy.get(config.policy)
-    table: dict[str, Any] = {"preset": config.policy}
-    if own:
-        table = own.model_dump(exclude_none=True)
-    weights = list(table.get("gate_weights", [0.0] * 8))
-    for name, value in values.items():
-        key, _, element = str(name).rstrip("]").partition("[")
-        if element:
-            weights[int(element)] = float(value)
-            table["gate_weights"] = weights
-        else:
-            table[key] = float(value)
+    setting = {str(name): float(value) for name, value in values.items()}
+    table = space.as_policy(config.policy, base, setting, study.config)
     return validate(table, PolicyConfig, "tuned")
 
 
