@@ -15,8 +15,9 @@ from jaxroute.errors import InputError
 from jaxroute.explanation import Explanation, explain
 from jaxroute.latency import Latency
 from jaxroute.matching import match
+from jaxroute.neighbours import ski_rental
 from jaxroute.numerics import stack
-from jaxroute.policies import Observation, Policy, RouterParams, router, ski_rental
+from jaxroute.policies import Observation, Policy, RouterParams, router
 from jaxroute.sensitivity import sensitivity
 from jaxroute.sessions import Sessions, Turn
 from jaxroute.simulate import Totals, Trace, evaluate
