@@ -15,8 +15,9 @@ from jaxroute.errors import InputError
 from jaxroute.explanation import Explanation, explain
 from jaxroute.latency import Latency
 from jaxroute.matching import match
+from jaxroute.neighbours import ski_rental
 from jaxroute.numerics import stack
-from jaxroute.policies import Observation, Policy, RouterParams, router, ski_rental
+from jaxroute.policies import Observation, Policy, RouterParams, router
 from jaxroute.relaxed import SoftTotals, soft_carbon, soft_totals
 from jaxroute.search import Search, search
 from jaxroute.sensitivity import sensitivity

@@ -8,10 +8,11 @@ import pandas as pd
 
 from jaxroute import bootstrap, catalogue, comparison, draws, stats
 from jaxroute.catalogue import AXES
-from jaxroute.comparison import Report, Within
+from jaxroute.comparison import Report
 from jaxroute.dataset import Dataset
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
+from jaxroute.replays import Within
 from jaxroute.study import Study
 
 ROUTER, BASELINE = "carbon_router", "fair_carbon"

@@ -1,7 +1,15 @@
-"""The named policies: points of the parameter space."""
+"""The named policies: points of the parameter space, and rules beside the router's."""
+
+from collections.abc import Mapping
 
 import numpy as np
 
+from jaxroute.neighbours import (
+    PrefixAffinityParams,
+    PrimalDualParams,
+    SessionPriceParams,
+    SkiRentalParams,
+)
 from jaxroute.policies import RouterParams
 from jaxroute.world import Fleet
 
@@ -48,6 +56,17 @@ _DIFFERENCES: dict[str, dict[str, float]] = {
 
 PRESET_NAMES = tuple(_DIFFERENCES)
 
+RULES: dict[str, type[RouterParams]] = {
+    "ski_rental": SkiRentalParams,
+    "session_price": SessionPriceParams,
+    "prefix_affinity": PrefixAffinityParams,
+    "primal_dual": PrimalDualParams,
+}
+"""The parameters of the rules beside the router's (`jaxroute.neighbours`): compared where named."""
+
+NAMES = (*PRESET_NAMES, *RULES)
+"""All that a study file may name."""
+
 FIXED = {
     "carbon_router_fixed_model": "model",
     "carbon_router_fixed_gpu": "gpu",
@@ -63,7 +82,7 @@ def preset(name: str, fleet: Fleet | None = None, *, quality_floor: float = 0.6)
     """A named point of the parameter space.
 
     Args:
-      name: one of `PRESET_NAMES`. `fair_carbon` is our reconstruction of a cache-blind router with
+      name: one of `NAMES`. `fair_carbon` is our reconstruction of a cache-blind router with
         the same action space, from one sentence of the CarbonRouter abstract (arXiv 2610.35230).
         The three of `FIXED` come without their mask, which depends on a dataset.
       fleet: needed by `smallest_model` and `largest_model`, which mask all models but one.
@@ -75,9 +94,10 @@ def preset(name: str, fleet: Fleet | None = None, *, quality_floor: float = 0.6)
     >>> preset("hysteresis").hysteresis
     np.float32(0.1)
     """
-    if name not in _DIFFERENCES:
-        raise ValueError(f"unknown preset {name!r}; known: {', '.join(PRESET_NAMES)}")
-    params = RouterParams().replace(quality_floor=quality_floor, **_DIFFERENCES[name])
+    if name not in NAMES:
+        raise ValueError(f"unknown preset {name!r}; known: {', '.join(NAMES)}")
+    neutral = RULES.get(name, RouterParams)()
+    params = neutral.replace(quality_floor=quality_floor, **_DIFFERENCES.get(name, {}))
     if name not in UNFLOORED:
         return params
     if fleet is None:
@@ -86,6 +106,15 @@ def preset(name: str, fleet: Fleet | None = None, *, quality_floor: float = 0.6)
     chosen = sizes_b.argmin() if name == "smallest_model" else sizes_b.argmax()
     mask = only(models[chosen], models.max() + 1)
     return params.replace(quality_floor=0.0, model_allowed=mask)
+
+
+def reconstructions(policies: Mapping[str, RouterParams]) -> tuple[str, ...]:
+    """A line on those of the policies whose rules are after other systems, if there are any."""
+    rules = SessionPriceParams, PrefixAffinityParams, PrimalDualParams
+    names = [name for name, params in policies.items() if isinstance(params, rules)]
+    if not names:
+        return ()
+    return (f"{', '.join(names)}: rules of other systems as we reconstruct them (neighbours.py)",)
 
 
 presets: dict[str, RouterParams] = {

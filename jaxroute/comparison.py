@@ -1,24 +1,20 @@
 """The main job: every policy of a study on every dataset, under every retention."""
 
 import dataclasses
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-import jax
 import numpy as np
 import pandas as pd
 
-from jaxroute import bounds, catalogue, latency, simulate, stats
+from jaxroute import catalogue, stats
 from jaxroute.dataset import Dataset
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
+from jaxroute.replays import Within, only, replay, replay_each
 from jaxroute.study import Study
 
 Report = Callable[[str, float], None]
 """Told what is being done, and the share of all turns that is done."""
-
-Within = Callable[[str, float], None]
-"""Told what is being done, and how many turns of one dataset are done."""
 
 _REFERENCE = "fair_carbon, masked"
 """Rows that only serve to choose the index of an axis."""
@@ -168,90 +164,11 @@ def masked(study: Study, names: Mapping[str, str]) -> dict[str, RouterParams]:
     return named
 
 
-def replay(
-    study: Study,
-    dataset: Dataset,
-    params: RouterParams,
-    report: Within = lambda step, done: None,
-    *,
-    filters: RouterParams | None = None,
-) -> stats.Outcome:
-    """Replays a dataset under P settings and each of the study's N retentions.
-
-    One compiled program, which another call with as many settings and retentions finds compiled.
-
-    Args:
-      study: its world and its retentions.
-      dataset: its sessions.
-      params: P settings, `[P, ...]` leaves.
-      report: told of each step.
-      filters: with them the hindsight plan comes as one setting more, the last, and the bound.
-    """
-    retentions = stack(study.retentions.values())
-    bounded = filters is not None
-    program = bounds.evaluate_grid if bounded else simulate.evaluate_grid
-    given = (params, filters) if bounded else (params,)
-    deployments = len(study.deployments)
-    shape = (len(study.retentions), len(params.carbon_weight) + bounded, len(dataset.lengths))
-    totals = {name: np.zeros(shape, np.float32) for name in simulate.FIELDS}
-    bound_g = np.zeros(shape[-1])
-    counts = {name: np.zeros((*shape[:2], latency.BINS)) for name in latency.FIELDS}
-    turns = np.zeros((*shape[:2], deployments), np.int64)
-    carbon_g = np.zeros((*shape[:2], deployments))
-    compiled, compile_s, replay_s = None, 0.0, 0.0
-    for part, sessions in dataset.blocks():
-        began = time.perf_counter()
-        arguments = *given, sessions, study.world, retentions
-        if compiled is None:
-            report("compile", 0)
-            compiled = program.lower(*arguments, latency=True).compile()
-            compile_s = time.perf_counter() - began
-            report("replay", 0)
-            began = time.perf_counter()
-        sums, trace, times, *least_g = jax.block_until_ready(compiled(*arguments))
-        replay_s += time.perf_counter() - began
-        count = part.stop - part.start
-        for name, values in totals.items():
-            values[..., part] = np.asarray(getattr(sums, name))[..., :count]
-        for name, histogram in counts.items():
-            histogram += np.asarray(getattr(times, name))
-        for each in least_g:
-            bound_g[part] = np.asarray(each)[:count]
-        counted = stats.by_deployment(
-            np.asarray(trace.decision), np.asarray(trace.carbon_g), deployments
-        )
-        report("replay", int(dataset.lengths[: part.stop].sum()))
-        turns += counted[0]
-        carbon_g += counted[1]
-    return stats.Outcome(
-        totals=totals,
-        latency=counts,
-        deployment_turns=turns,
-        deployment_carbon_g=carbon_g,
-        bound_carbon_g=bound_g if bounded else None,
-        fixed={},
-        compile_s=compile_s,
-        replay_s=replay_s,
-    )
-
-
-def only(outcome: stats.Outcome, rows: Sequence[int]) -> stats.Outcome:
-    """The outcome of some of its settings."""
-    return dataclasses.replace(
-        outcome,
-        totals={name: values[:, rows] for name, values in outcome.totals.items()},
-        latency={name: histogram[:, rows] for name, histogram in outcome.latency.items()},
-        deployment_turns=outcome.deployment_turns[:, rows],
-        deployment_carbon_g=outcome.deployment_carbon_g[:, rows],
-    )
-
-
 def _compared(study: Study, dataset: Dataset, report: Within) -> stats.Outcome:
     """The outcome of the study's policies, in order, then the hindsight plan if it is bounded."""
     rows = settings(study)
     filters = study.preset("fair_carbon") if study.bounded else None
-    params = stack(row.params for row in rows)
-    outcome = replay(study, dataset, params, report, filters=filters)
+    outcome = replay_each(study, dataset, [row.params for row in rows], report, filters=filters)
     names = fixed_by(study, rows, stats.bills(outcome.totals).sum((0, 2)))
     kept = []
     for policy in study.policies:

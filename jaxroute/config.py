@@ -14,14 +14,12 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from jaxroute.load.files import BUILTIN, package_file
 from jaxroute.load.fleet import bundled_names
 from jaxroute.load.messages import known_names
+from jaxroute.load.policy import FLEET_LISTS, RULE_CONFIGS, OwnPolicy, PolicyConfig
 from jaxroute.load.space import SweepConfig
 from jaxroute.load.toml import Section, fault, read_toml
 from jaxroute.load.tuning import TuneConfig
 from jaxroute.load.values import (
     AboveZero,
-    AnySign,
-    AtLeastZero,
-    Flag,
     Horizon,
     MaybeInfinite,
     Moment,
@@ -35,7 +33,6 @@ from jaxroute.load.values import (
     Switch,
     Tokens,
     Variants,
-    Weights,
     distinct,
 )
 
@@ -61,8 +58,6 @@ COLUMNS = (
 
 COMMON = ("name", "baseline", "vary")
 """Keys that the comparisons of a grid have in common."""
-
-FLEET_LISTS = ("models", "gpus", "regions")
 
 PLAN_ROW, BOUND_ROW = "hindsight_plan", "lower_bound"
 """Rows of the tables that are no policies: no policy may take their names."""
@@ -162,41 +157,6 @@ class RetentionConfig(Section):
     drop_on_leave: Switch = False
 
 
-class PolicyConfig(Section):
-    """A policy of the user's: a preset and what differs from it (see `RouterParams`)."""
-
-    preset: Name
-    carbon_weight: AtLeastZero | None = None
-    embodied_weight: AtLeastZero | None = None
-    latency_price_g_per_s: AtLeastZero | None = None
-    quality_price_g: AtLeastZero | None = None
-    switch_price_g: AtLeastZero | None = None
-    intensity_price: AtLeastZero | None = None
-    rtt_price_g_per_s: AtLeastZero | None = None
-    size_price_g_per_b: AtLeastZero | None = None
-    noise_price_g: AtLeastZero | None = None
-    cache_knowledge: Share | None = None
-    assumed_hit: Share | None = None
-    quality_floor: Share | None = None
-    quality_slack: MaybeInfinite | None = None
-    ttft_slo_s: MaybeInfinite | None = None
-    gate_strength: AtLeastZero | None = None
-    gate_bias: AnySign | None = None
-    gate_weights: Weights | None = None
-    hysteresis: AtLeastZero | None = None
-    always_stay: Flag | None = None
-    expected_gap_s: AboveZero | None = None
-    models: Names | None = None
-    gpus: Names | None = None
-    regions: Names | None = None
-
-    def changes(self) -> dict[str, float | tuple[float, ...]]:
-        """The fields of `RouterParams` that the table sets; masks (models, gpus, regions) apart."""
-        other = {"preset", *FLEET_LISTS}
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        return {k: v for k, v in values.items() if k not in other and v is not None}
-
-
 class StudyConfig(Section):
     """A study: which policies, on which traces, fleet and grids."""
 
@@ -222,7 +182,7 @@ class StudyConfig(Section):
         RetentionConfig(label="ttl_300s", ttl_s=300.0),
         RetentionConfig(label="drop", drop_on_leave=True),
     )
-    policy: dict[Name, PolicyConfig] = Field(default_factory=dict)
+    policy: dict[Name, OwnPolicy] = Field(default_factory=dict)
     vary: dict[Name, Variants] = Field(default_factory=dict)
     sweep: SweepConfig | None = None
     tune: TuneConfig | None = None
@@ -240,6 +200,10 @@ class StudyConfig(Section):
         """What is read beside the bundled tables: the intensity, the mix, then the traces."""
         mix = () if self.water.mix is None else (self.water.mix,)
         return (self.intensity.path, *mix, *(dataset.path for dataset in self.datasets))
+
+    def preset_of(self, name: str) -> str:
+        """The preset that a policy is, or differs from."""
+        return self.policy[name].preset if name in self.policy else name
 
     @property
     def router_errs(self) -> bool:
@@ -261,9 +225,9 @@ class StudyConfig(Section):
                 _known(["fleet", field, index], entry, bundled_names(field), "a bundled one")
         presets: Collection[str] | None = (info.context or {}).get("presets")
         if presets is None:
-            from jaxroute.catalogue import PRESET_NAMES  # late: it imports JAX
+            from jaxroute.catalogue import NAMES  # late: it imports JAX
 
-            presets = PRESET_NAMES
+            presets = NAMES
         for name, policy in self.policy.items():
             if name in presets:
                 raise fault(["policy", name], "a preset's name", "a name of its own")
@@ -290,12 +254,19 @@ class StudyConfig(Section):
             from jaxroute import space  # late: it imports this module
 
             if self.sweep is not None:
-                _known(["sweep", "policy"], self.sweep.policy, policies, "a policy")
+                self._refuse_other_rules("sweep", self.sweep.policy, policies)
                 space.check(self.sweep.space or {}, space.kinds(self))
             if self.tune is not None:
-                _known(["tune", "policy"], self.tune.policy, policies, "a policy")
+                self._refuse_other_rules("tune", self.tune.policy, policies)
                 space.check(self.tune.space, space.smooth(self), "tune")
         return self
+
+    def _refuse_other_rules(self, table: str, policy: str, known: Collection[str]) -> None:
+        _known([table, "policy"], policy, known, "a policy")
+        for name, key in ((self.baseline, ["baseline"]), (policy, [table, "policy"])):
+            if self.preset_of(name) in RULE_CONFIGS:
+                found = f"{name!r}, a rule beside the router's"
+                raise fault(key, found, f"a policy of the router's: a {table} replays no other")
 
 
 def _known(key: Sequence[str | int], name: str, known: Collection[str], expected: str) -> None:

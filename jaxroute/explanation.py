@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 
 from jaxroute import comparison, gate, policies, simulate
-from jaxroute.catalogue import AXES
+from jaxroute.catalogue import AXES, reconstructions
 from jaxroute.dataset import Dataset
 from jaxroute.load.messages import input_error, known_names, nearest_few, shown
 from jaxroute.numerics import stack
 from jaxroute.policies import Observation, RouterParams
+from jaxroute.replays import by_rule
 from jaxroute.sessions import Sessions
 from jaxroute.simulate import Record
 from jaxroute.study import Study
@@ -89,7 +90,8 @@ class Account(NamedTuple):
       terms: of the score, `[D]` each.
       wished: `[]` int32, the deployment of the least score.
       has_gate: `[]` bool, whether the parameters give the policy any reason to stay.
-      asked: `[]` bool, whether the gate was asked, the last one being another and feasible.
+      asked: `[]` bool, whether the gate was asked, the last one being another and feasible; a rule
+        beside the router's has none to ask.
       gate: its terms, of use only where it was asked.
     """
 
@@ -102,7 +104,7 @@ class Account(NamedTuple):
 
 
 def account(params: RouterParams, record: Record) -> Account:
-    """What `evaluate(trace=account)` keeps of a turn under `jaxroute.policies.router`."""
+    """What `evaluate(trace=account)` keeps of a turn."""
     obs = record.observation
     here, wished, asked = policies.wish(obs)
     return Account(
@@ -110,7 +112,7 @@ def account(params: RouterParams, record: Record) -> Account:
         terms=score_terms(params, obs, record.turn.noise),
         wished=wished,
         has_gate=(params.gate_strength > 0) | (params.hysteresis > 0) | (params.always_stay > 0),
-        asked=asked,
+        asked=asked & (params.policy is policies.router),
         gate=gate.terms(params, obs, here, wished),
     )
 
@@ -170,17 +172,17 @@ def explain(
     world = study.world.replace(retention=_named("retention", label, study.retentions))
     at = _find(data, str(session))
     known = comparison.resolved(study.with_policies(policies), data)
-    accounts = _replay(stack(known[name] for name in policies), data, at, world)
-    told = [(name, jax.tree.map(lambda x, n=n: x[n], accounts)) for n, name in enumerate(policies)]
+    settings = [known[name] for name in policies]
+    told = list(zip(policies, settings, _replay(settings, data, at, world), strict=True))
     names = study.deployments[list(AXES)]
     return Explanation(
         dataset=data.label,
         session_id=str(session),
         retention=label,
-        notes=(*data.notes, *study.notes),
-        turns=pd.concat([_turns(name, each, names) for name, each in told], ignore_index=True),
+        notes=(*data.notes, *study.notes, *reconstructions({n: known[n] for n in policies})),
+        turns=pd.concat([_turns(*each, names) for each in told], ignore_index=True),
         candidates=pd.concat(
-            [_candidates(name, each, names) for name, each in told], ignore_index=True
+            [_candidates(name, each, names) for name, _, each in told], ignore_index=True
         ),
     )
 
@@ -210,14 +212,20 @@ def _evaluate(params: RouterParams, sessions: Sessions, world: World) -> Account
     return jax.vmap(lambda one: simulate.evaluate(one, sessions, world, trace=account)[1])(params)
 
 
-def _replay(params: RouterParams, data: Dataset, at: int, world: World) -> Account:
-    """The turns of a session, `[P, T, ...]` leaves."""
-    accounts = _evaluate(params, data.alone(at), world)
-    turns = jax.tree.map(lambda x: np.asarray(x)[:, 0, : data.lengths[at]], accounts)
-    return cast(turns, np.float64)
+def _replay(
+    settings: Sequence[RouterParams], data: Dataset, at: int, world: World
+) -> list[Account]:
+    """The turns of a session under each setting, `[T, ...]` leaves."""
+    told: dict[int, Account] = {}
+    for group in by_rule(settings):
+        accounts = _evaluate(stack(settings[n] for n in group), data.alone(at), world)
+        turns = jax.tree.map(lambda x: np.asarray(x)[:, 0, : data.lengths[at]], accounts)
+        for row, n in enumerate(group):
+            told[n] = jax.tree.map(lambda x, row=row: x[row], cast(turns, np.float64))
+    return [told[n] for n in range(len(settings))]
 
 
-def _turns(policy: str, told: Account, names: pd.DataFrame) -> pd.DataFrame:
+def _turns(policy: str, params: RouterParams, told: Account, names: pd.DataFrame) -> pd.DataFrame:
     obs, totals, decision = told.record.observation, told.record.totals, told.record.trace.decision
     served = decision >= 0
     whole = {
@@ -236,7 +244,7 @@ def _turns(policy: str, told: Account, names: pd.DataFrame) -> pd.DataFrame:
         columns[axis] = np.where(served, names[axis].to_numpy(object)[decision], None)
     joined = np.array(["|".join(row) for row in names.to_numpy()], object)
     columns["wished"] = np.where(served, joined[told.wished], None)
-    columns["verdict"] = _verdicts(told)
+    columns["verdict"] = _verdicts(told, gated=params.policy is policies.router)
     asked = told.asked & served
     columns |= {
         name: np.where(asked, values, np.nan)
@@ -247,13 +255,16 @@ def _turns(policy: str, told: Account, names: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns | {"carbon_g": totals.carbon_g})
 
 
-def _verdicts(told: Account) -> list[str]:
-    """What became of the wish of each turn, in words."""
+def _verdicts(told: Account, *, gated: bool) -> list[str]:
+    """What became of the wish of each turn, in words, or what a rule without a gate chose."""
     obs, decision = told.record.observation, told.record.trace.decision
     out = []
     for t, clauses in enumerate(zip(*told.gate.clauses(), strict=True)):
         if decision[t] < 0:
             out.append("unserved")
+        elif not gated:
+            stays = "stays" if decision[t] == obs.last[t] else "moves"
+            out.append(f"own rule: {'first turn' if obs.last[t] < 0 else stays}")
         elif obs.last[t] < 0:
             out.append("no gate: first turn")
         elif told.wished[t] == obs.last[t]:

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from jaxroute import comparison, study
+from jaxroute.catalogue import reconstructions
 from jaxroute.comparison import Report
 from jaxroute.config import StudyConfig, read_config
 from jaxroute.load.files import BUILTIN, sha256
@@ -205,9 +206,9 @@ def _compared(cell: Cell, report: Report) -> tuple[dict[str, pd.DataFrame], list
     report(f"{cell.dataset}: read", 0.0)
     loaded = study.of(cell.config)
     outcome = comparison.run(loaded, report)
-    return {name: getattr(outcome, name) for name in TABLES}, list(
-        notes_of(loaded, outcome.summary, outcome.fixed)
-    )
+    notes = notes_of(loaded, outcome.summary, outcome.fixed)
+    kept = {name: getattr(outcome, name) for name in TABLES}
+    return kept, [*notes, *reconstructions(loaded.policies)]
 
 
 def _labelled(cell: Cell, table: pd.DataFrame) -> pd.DataFrame:

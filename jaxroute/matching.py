@@ -10,10 +10,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from jaxroute import comparison, stats
-from jaxroute.comparison import Report, Within
+from jaxroute.comparison import Report
 from jaxroute.dataset import Dataset
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
+from jaxroute.replays import Within, replay_each
 from jaxroute.stats import Floats
 from jaxroute.study import Study
 
@@ -180,29 +181,37 @@ def bisect(
 
 def _matched(study: Study, dataset: Dataset, on: On, report: Report) -> pd.DataFrame:
     """The rows of one dataset under the only retention of a study whose policies are masked."""
-    names, own = list(study.policies), stack(study.policies.values())
+    names, own = list(study.policies), stack(map(_knobs, study.policies.values()))
     sign = 1 if on == "quality" else -1
 
-    def mean(params: RouterParams) -> Floats:
+    def at(x: Floats) -> list[RouterParams]:
+        """The policies on their way."""
+        moved = along(own, on, better, x)
+        return [
+            params.replace(**{name: getattr(moved, name)[n] for name in KNOBS[on]})
+            for n, params in enumerate(study.policies.values())
+        ]
+
+    def mean(settings: list[RouterParams]) -> Floats:
         """Of what is matched, over served turns, `[P]`."""
-        totals = comparison.replay(study, dataset, params).totals
+        totals = replay_each(study, dataset, settings).totals
         sums = (totals[name][0].sum(-1, dtype=np.float64) for name in (MEAN[on], "turns"))
         with np.errstate(invalid="ignore"):
             return np.divide(*sums)
 
     report("as it is", 0.0)
-    own_mean = mean(own)
+    own_mean = mean(list(study.policies.values()))
     target = own_mean[names.index(study.config.baseline)]
     first = sign * (own_mean - target)
     better = first < 0
 
     def gap_at(x: Floats, rounds: int) -> Floats:
         report(f"round {rounds + 1}", rounds / MOST_ROUNDS)
-        return sign * (mean(along(own, on, better, x)) - target)
+        return sign * (mean(at(x)) - target)
 
     x, gap = bisect(gap_at, first, TOLERANCE[on])
     settings = along(own, on, better, x)
-    outcome = comparison.replay(study, dataset, settings)
+    outcome = replay_each(study, dataset, at(x))
     report("bootstrap", 1.0)
     table = stats.summary(study, dataset, outcome, names, study.config.baseline)
     within = np.abs(gap) <= TOLERANCE[on]
@@ -214,6 +223,11 @@ def _matched(study: Study, dataset: Dataset, on: On, report: Report) -> pd.DataF
         **{name: np.asarray(getattr(settings, name), np.float64) for name in KNOBS[on]},
         **{f"baseline_{MEAN[on]}": np.full(len(names), target)},
     )
+
+
+def _knobs(params: RouterParams) -> RouterParams:
+    """What every policy has to be turned, whatever its rule."""
+    return RouterParams(**{name: getattr(params, name) for on in KNOBS for name in KNOBS[on]})
 
 
 def _turned(own: RouterParams, settings: RouterParams, on: On) -> list[str]:

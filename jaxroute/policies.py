@@ -2,18 +2,19 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxroute import gate, residency
+from jaxroute import gate
 from jaxroute.numerics import first_min, masked_min, row_as
 from jaxroute.world import Array, Fleet
 
 
-def _number(default: float) -> Any:
+def number(default: float) -> Any:
+    """A traced number, as a field of a dataclass of parameters."""
     return dataclasses.field(default_factory=lambda: np.float32(default))
 
 
@@ -35,6 +36,8 @@ class RouterParams:
     Prices and weights are >= 0. A mask of length 1 speaks for all.
 
     Attributes:
+      policy: the rule that reads them, of the class and no field: `router`, or what a class derived
+        from this one names.
       carbon_weight, embodied_weight: `[]`, dimensionless.
       latency_price_g_per_s: `[]`, g for a second from arrival to the last token.
       quality_price_g: `[]`, g for the whole of predicted quality.
@@ -56,29 +59,31 @@ class RouterParams:
       expected_gap_s: `[]`, s, from this turn's arrival to the next one's.
     """
 
-    carbon_weight: Array = _number(1)
-    embodied_weight: Array = _number(1)
-    latency_price_g_per_s: Array = _number(0)
-    quality_price_g: Array = _number(0)
-    switch_price_g: Array = _number(0)
-    intensity_price: Array = _number(0)
-    rtt_price_g_per_s: Array = _number(0)
-    size_price_g_per_b: Array = _number(0)
-    noise_price_g: Array = _number(0)
-    cache_knowledge: Array = _number(1)
-    assumed_hit: Array = _number(0)
-    quality_floor: Array = _number(0)
-    quality_slack: Array = _number(np.inf)
-    ttft_slo_s: Array = _number(np.inf)
+    policy: ClassVar["Policy"]
+
+    carbon_weight: Array = number(1)
+    embodied_weight: Array = number(1)
+    latency_price_g_per_s: Array = number(0)
+    quality_price_g: Array = number(0)
+    switch_price_g: Array = number(0)
+    intensity_price: Array = number(0)
+    rtt_price_g_per_s: Array = number(0)
+    size_price_g_per_b: Array = number(0)
+    noise_price_g: Array = number(0)
+    cache_knowledge: Array = number(1)
+    assumed_hit: Array = number(0)
+    quality_floor: Array = number(0)
+    quality_slack: Array = number(np.inf)
+    ttft_slo_s: Array = number(np.inf)
     model_allowed: Array = _vector(1, 1)
     gpu_allowed: Array = _vector(1, 1)
     region_allowed: Array = _vector(1, 1)
-    gate_strength: Array = _number(0)
-    gate_bias: Array = _number(0)
+    gate_strength: Array = number(0)
+    gate_bias: Array = number(0)
     gate_weights: Array = _vector(len(gate.FEATURES), 0)
-    hysteresis: Array = _number(0)
-    always_stay: Array = _number(0)
-    expected_gap_s: Array = _number(60)
+    hysteresis: Array = number(0)
+    always_stay: Array = number(0)
+    expected_gap_s: Array = number(60)
 
     def replace(self, **changes: object) -> Self:
         """A copy with some fields changed; plain numbers and lists become float32 arrays.
@@ -173,9 +178,10 @@ class Policy(NamedTuple):
 
     `init(params) -> state` opens a session; `decide(params, state, observation) -> (deployment,
     state)` serves one turn. `params` is a `RouterParams`, or a dataclass derived from it with more
-    fields: its filters, beliefs and prices fill the observation. The state is any pytree of arrays
-    whose shapes and dtypes stay. The deployment must be one of `observation.feasible`, else its
-    session's bill is NaN; it is not used on a turn that has none.
+    fields: its filters, beliefs and prices fill the observation. Such a class may name its rule,
+    `policy`, which `evaluate` and `compare` then follow. The state is any pytree of arrays whose
+    shapes and dtypes stay. The deployment must be one of `observation.feasible`, else its session's
+    bill is NaN; it is not used on a turn that has none.
     """
 
     init: Callable[[Any], Any]
@@ -274,28 +280,4 @@ def _decide(params: RouterParams, state: tuple, obs: Observation) -> tuple[jax.A
 router = Policy(init=lambda params: (), decide=_decide)
 """The least score behind the gate: every preset is this policy at a point of `RouterParams`."""
 
-
-def _ski_rental(params: RouterParams, rent_g: Array, obs: Observation) -> tuple[Array, Array]:
-    reusable = jnp.minimum(
-        obs.prefix_tokens, jnp.minimum(obs.context_tokens, obs.prompt_tokens - 1)
-    )
-    history = jnp.maximum(residency.blocks(reusable, obs.block_tokens), obs.cached_tokens)
-    rebuild_g = gate.prefill_price_g(params, obs.site, obs.cached_tokens, history)
-    settled_g = obs.score_g - rebuild_g
-    target = first_min(settled_g)
-    here = jnp.maximum(obs.last, 0)
-    can_stay = (obs.last >= 0) & obs.feasible[here]
-    rent_g = rent_g + jnp.where(can_stay, settled_g[here] - settled_g[target], 0)
-    stays = can_stay & (rent_g < rebuild_g[target])
-    moved_to = jnp.where(can_stay, target, first_min(obs.score_g))
-    return jnp.where(stays, here, moved_to), jnp.where(stays, rent_g, 0)
-
-
-ski_rental = Policy(init=lambda params: jnp.zeros_like(params.carbon_weight), decide=_ski_rental)
-"""Rent until the rents have cost as much as buying: a worked example of `Policy`.
-
-The rent of a turn is what it costs more here than at the deployment that would be cheapest if the
-history were cached everywhere; to buy is to rebuild the history there. The session moves as soon as
-the rents since its last move reach that price: the break-even rule of the ski-rental problem, which
-never costs more than twice the best plan for a single move (Karlin et al., Algorithmica 3, 1988).
-"""
+RouterParams.policy = router

@@ -9,6 +9,7 @@ import pandas as pd
 from jaxroute import comparison, simulate
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
+from jaxroute.replays import by_rule
 from jaxroute.sessions import Sessions
 from jaxroute.study import Study
 from jaxroute.world import Array, Retention, World
@@ -116,12 +117,14 @@ def sensitivity(study: Study) -> pd.DataFrame:
     """
     tables = []
     for data in study.datasets:
-        params = stack(comparison.resolved(study, data).values())
+        settings = list(comparison.resolved(study, data).values())
+        stacked = [(rows, stack(settings[n] for n in rows)) for rows in by_rule(settings)]
         for label, retention in study.retentions.items():
             sums = np.zeros((1 + len(FACTORS), len(study.policies)))
             for _, sessions in data.blocks():
-                found = _carbon_and_slopes(params, sessions, study.world, retention)
-                sums += np.stack(jax.tree.leaves(found)).astype(np.float64)
+                for rows, params in stacked:
+                    found = _carbon_and_slopes(params, sessions, study.world, retention)
+                    sums[:, rows] += np.stack(jax.tree.leaves(found)).astype(np.float64)
             with np.errstate(invalid="ignore"):
                 shares = sums[1:] / sums[0]
             index = {"dataset": data.label, "retention": label, "policy": list(study.policies)}

@@ -194,11 +194,12 @@ def replay(
     sessions: Sessions,
     world: World,
     *,
-    policy: Policy,
+    policy: Policy | None = None,
     keep: Keep | None = None,
     latency: bool = False,
 ) -> tuple[Totals, Any, Latency | None]:
     """The scan behind `evaluate`, unjitted: totals `[S]`, what is kept of turns `[R, T]`, times."""
+    policy = params.policy if policy is None else policy
     params, sessions, world = admit(params, sessions, world)
     if world.belief is not None and sessions.turns.report_draw is None:
         raise ValueError("a world with a belief needs sessions packed with report_draw")
@@ -243,7 +244,7 @@ def evaluate(
     sessions: Sessions,
     world: World,
     *,
-    policy: Policy = policies.router,
+    policy: Policy | None = None,
     trace: bool | Keep = False,
     latency: bool = False,
 ) -> Totals | tuple[Any, ...]:
@@ -257,7 +258,7 @@ def evaluate(
       params: the setting; `RouterParams`, or a dataclass derived from it for a policy of one's own.
       sessions: S sessions, packed (`Study.sessions`).
       world: the fleet and its grids; its floating dtype is that of the whole replay.
-      policy: a pair of functions; static.
+      policy: a pair of functions; static; by default that of the parameters' class.
       trace: whether to return a `Trace` as well, or a function of the parameters and a turn's
         `Record` that makes something else of the turn to be returned; static.
       latency: whether to return a `Latency` as well, the turns counted by how long they took
@@ -287,7 +288,7 @@ def evaluate_grid(
     world: World,
     retentions: Retention,
     *,
-    policy: Policy = policies.router,
+    policy: Policy | None = None,
     latency: bool = False,
 ) -> tuple[Any, ...]:
     """Replays every session under every setting and retention, in one compiled call.

@@ -262,8 +262,7 @@ def _policies(config: StudyConfig, world: World) -> tuple[dict[str, RouterParams
         wanted.append(config.baseline)
     named, fixed = {}, {}
     for name in wanted:
-        own = config.policy.get(name)
-        base = own.preset if own else name
+        own, base = config.policy.get(name), config.preset_of(name)
         params = _preset(base, config, world)
         named[name] = _changed(params, own, config) if own else params
         if base in catalogue.FIXED:

@@ -20,7 +20,7 @@ def _shown(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["paper", "robustness"])
+@pytest.mark.parametrize("name", ["paper", "robustness", "research"])
 def test_the_tables_are_the_commands(name, tmp_path, monkeypatch, capsys):
     """Word for word; figures within a tenth, as machines differ in a last bit."""
     ((command, shown),) = _shown(name)
@@ -33,9 +33,26 @@ def test_the_tables_are_the_commands(name, tmp_path, monkeypatch, capsys):
     assert not caught.value.code
     printed = [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()]
     lines = shown.strip().splitlines()
-    assert len(printed) == len(lines)
-    for ours, theirs in zip(printed[:-1], lines[:-1], strict=True):
+    _alike(printed[:-1], lines[:-1])
+    assert printed[-1].startswith(lines[-1])
+
+
+def _alike(printed, shown):
+    assert len(printed) == len(shown)
+    for ours, theirs in zip(printed, shown, strict=True):
         assert NUMBER.sub("", ours).split() == NUMBER.sub("", theirs).split()
         figures = [[float(n.replace(",", "")) for n in NUMBER.findall(x)] for x in (ours, theirs)]
-        assert figures[0] == pytest.approx(figures[1], abs=0.11)
-    assert printed[-1].startswith(lines[-1])
+        assert figures[0] == pytest.approx(figures[1], abs=0.11, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_the_walk_through_prints_what_it_shows(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "docs" / "research.md").read_text()
+    (study,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "study.toml").write_text(study)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for code, shown in re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL):
+        exec(compile(code, "research.md", "exec"), names)
+        _alike(capsys.readouterr().out.strip().splitlines(), shown.strip().splitlines())
+    assert text.count("```python") == text.count("```\n\n```text") - 1  # the command's

@@ -9,7 +9,7 @@ import pytest
 import worlds
 from bridge import engine_params, engine_sessions, engine_world, places_of
 
-from jaxroute import policies
+from jaxroute import catalogue, neighbours, policies
 from jaxroute.policies import Policy, RouterParams
 from jaxroute.simulate import evaluate
 
@@ -20,17 +20,22 @@ SESSIONS = engine_sessions([worlds.session(RNG, PLAIN, turns) for turns in (3, 1
 PARAMS = engine_params(worlds.params(quality_floor=0.5))
 
 POLICIES = {
-    name: value for name, value in vars(policies).items() if isinstance(value, policies.Policy)
+    name: value
+    for module in (policies, neighbours)
+    for name, value in vars(module).items()
+    if isinstance(value, policies.Policy)
 }
+CLASSES = {"router": RouterParams, **catalogue.RULES}
 
 
-def test_the_policies_are_found():
-    assert {"router", "ski_rental"} <= set(POLICIES)
+def test_every_policy_is_found_and_named_by_the_class_of_its_parameters():
+    assert {name: each.policy for name, each in CLASSES.items()} == POLICIES
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", CLASSES)
 def test_a_policy_serves_every_turn_it_can(name):
-    totals, trace = evaluate(PARAMS, SESSIONS, WORLD, policy=POLICIES[name], trace=True)
+    params = CLASSES[name]().replace(quality_floor=0.5)
+    totals, trace = evaluate(params, SESSIONS, WORLD, trace=True)
     best = evaluate(PARAMS, SESSIONS, WORLD)
     np.testing.assert_array_equal(totals.turns, best.turns)
     decision = np.asarray(trace.decision)[np.asarray(SESSIONS.turns.valid)]
@@ -38,12 +43,12 @@ def test_a_policy_serves_every_turn_it_can(name):
     assert np.isfinite(np.stack(jax.tree.leaves(totals))).all()
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", CLASSES)
 def test_a_policys_state_keeps_its_shapes_and_dtypes(name):
-    policy = POLICIES[name]
-    state = policy.init(PARAMS)
+    params = CLASSES[name]()
+    state = POLICIES[name].init(params)
     for leaf in jax.tree.leaves(state):
-        assert leaf.dtype == PARAMS.carbon_weight.dtype
+        assert leaf.dtype == params.carbon_weight.dtype
         assert not jnp.asarray(leaf).weak_type
 
 
@@ -74,7 +79,7 @@ def test_ski_rental_moves_once_the_rents_reach_the_price_of_rebuilding():
     }
     packed, world = engine_sessions([session]), engine_world(plain)
     neutral = engine_params(worlds.params())
-    _, trace = evaluate(neutral, packed, world, policy=policies.ski_rental, trace=True)
+    _, trace = evaluate(neutral, packed, world, policy=neighbours.ski_rental, trace=True)
     decision = np.asarray(trace.decision)[places_of(packed)[0]]
     np.testing.assert_array_equal(decision, np.arange(turns) >= 19)
     _, greedy = evaluate(neutral, packed, world, trace=True)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from jaxroute.catalogue import reconstructions
 from jaxroute.comparison import Comparison
 from jaxroute.config import BOUND_ROW, PLAN_ROW
 from jaxroute.study import Study
@@ -192,6 +193,7 @@ def notes(study: Study, comparison: Comparison) -> Iterator[str]:
     yield from notes_of(study, comparison.summary, comparison.fixed)
     if "fair_carbon" in study.policies:
         yield RECONSTRUCTION
+    yield from reconstructions(study.policies)
 
 
 def notes_of(
