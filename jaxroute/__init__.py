@@ -16,6 +16,7 @@ from jaxroute.explanation import Explanation, explain
 from jaxroute.latency import Latency
 from jaxroute.matching import match
 from jaxroute.numerics import stack
+from jaxroute.online import Decision, OnlineRouter
 from jaxroute.policies import Observation, Policy, RouterParams, router, ski_rental
 from jaxroute.sensitivity import sensitivity
 from jaxroute.sessions import Sessions, Turn
@@ -31,11 +32,13 @@ RESULTS_VERSION = 2
 
 __all__ = [
     "RESULTS_VERSION",
+    "Decision",
     "Explanation",
     "Fleet",
     "InputError",
     "Latency",
     "Observation",
+    "OnlineRouter",
     "Plan",
     "Policy",
     "Retention",
