@@ -1,7 +1,10 @@
 """The live router decides as the batch engine does, and keeps its head when told nonsense."""
 
 import json
+import sys
 import threading
+import tracemalloc
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -22,13 +25,16 @@ from oracle_check import RETENTIONS, near_another_outcome, presets, stratified, 
 from test_oracle_random import _params as any_params
 
 import jaxroute as jr
-from jaxroute import OnlineRouter, draws, prepare, reference, simulate, timeline
+from jaxroute import OnlineRouter, gate, policies, prepare, reference, simulate, timeline
 from jaxroute.catalogue import AXES
 from jaxroute.load.fleet import client_regions
 from jaxroute.numerics import stack
 from jaxroute.online_grid import row_at
 from jaxroute.online_study import without_traces
 from jaxroute.study import YEAR_2023
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks import online, synthetic
 
 TTL_EDGE_S = 1e-2
 """An idle time so near to a time to live may fall on the other side of it in float32."""
@@ -47,10 +53,15 @@ def told(params, record):
     """What the test needs of a turn of the engine."""
     obs, decision = record.observation, record.trace.decision
     at = jax.numpy.maximum(decision, 0)
+    here, wished, asked = policies.wish(obs)
     return {
         "decision": decision,
         "cached_tokens": record.trace.cached_tokens,
         "e2e_s": record.totals.e2e_s,
+        "last": obs.last,
+        "wished": wished,
+        "asked": asked,
+        "clauses": jax.numpy.stack(gate.terms(params, obs, here, wished).clauses()),
         "carbon_g": jax.numpy.where(decision < 0, 0, obs.operational_g[at] + obs.embodied_g[at]),
     }
 
@@ -64,10 +75,30 @@ def usage(prompt, output, cached=None):
     }
 
 
-def follow(router, session_id, turns, moments, engine, names, homes, models):
+def verdicts(engine, params):
+    """What became of each turn's wish, in words."""
+    has_gate = max(params.gate_strength, params.hysteresis, params.always_stay) > 0
+    return [
+        gate.verdict(
+            int(decision),
+            last=engine["last"][t],
+            wished=engine["wished"][t],
+            asked=engine["asked"][t] > 0,
+            reasons=[
+                name
+                for name, holds in zip(gate.CLAUSES, engine["clauses"][t], strict=True)
+                if holds
+            ],
+            has_gate=has_gate,
+        )
+        for t, decision in enumerate(engine["decision"])
+    ]
+
+
+def follow(router, session_id, turns, moments, engine, whys, names, homes, models):
     """Asks the router of every turn and tells it what the engine did: the turns decided otherwise.
 
-    `turns` has a column for each field, `engine` what it did, as `told` gives it.
+    `turns` has a column for each field, `engine` what it did, as `told` gives it, `whys` in words.
     """
     differs = []
     for t, now in enumerate(moments):
@@ -84,10 +115,11 @@ def follow(router, session_id, turns, moments, engine, names, homes, models):
         )
         d = int(engine["decision"][t])
         served = None if d < 0 else names[d]
-        if decision.deployment != served:
+        if decision.deployment != served or not decision.why.startswith(whys[t]):
             differs.append(t)
         else:
-            assert decision.expected_carbon_g == pytest.approx(engine["carbon_g"][t], rel=1e-4)
+            carbon_g = engine["carbon_g"][t]
+            assert abs(decision.expected_carbon_g - carbon_g) <= 1e-4 * carbon_g
         counted = usage(prefix + max(new, 1), turns["output_tokens"][t])
         finished = now + float(engine["e2e_s"][t])
         router.observe(session_id, served, counted, finished_at=finished)
@@ -114,7 +146,7 @@ def study():
 def sample(study):
     """Some sessions of the bundled trace, and the epoch seconds of their turns."""
     whole = study.datasets[0]
-    chosen = stratified(whole, 25, longer_than=500)
+    chosen = stratified(whole, 15, longer_than=500)
     raw = prepare.read(study.config.datasets[0], study.config.seed)
     starts = timeline.starts(
         raw.timeline, raw.hashes, raw.lengths, seed=study.config.seed, span=YEAR_2023
@@ -141,7 +173,7 @@ def test_every_preset_decides_as_the_engine_under_every_retention(study, sample)
     engine = jax.tree.map(lambda x: np.asarray(x, np.float64), engine)
     names, models = dataset.deployments, study.config.fleet.models
     places, sessions = places_of(packed), oracle_sessions(packed)
-    bare, seen, moved = without_traces(study.config), 0, 0
+    bare, seen = without_traces(study.config), set()
     for (n, label), (p, name) in [
         (r, s) for r in enumerate(RETENTIONS) for s in enumerate(settings)
     ]:
@@ -157,23 +189,31 @@ def test_every_preset_decides_as_the_engine_under_every_retention(study, sample)
         plain, params, others = oracle_world(world), oracle_params(settings[name]), 0
         for s, (place, session) in enumerate(zip(places, sessions, strict=True)):
             mine = {k: values[n, p][place] for k, values in engine.items()}
+            whys = verdicts(mine, settings[name])
+            seen.update(whys)
             differs = follow(
-                router, str(s), session, moments[s], mine, names, client_regions(), models
+                router, str(s), session, moments[s], mine, whys, names, client_regions(), models
             )
             others += excused(differs, plain, session, params, mine)
-            served = mine["decision"][mine["decision"] >= 0]
-            moved += int((np.diff(served) != 0).sum())
-            seen += len(served)
         assert others <= tolerances.EXCUSED * dataset.turns, (label, name, others)
-    assert moved > 0.05 * seen
+    assert seen >= {
+        "no gate: first turn",
+        "no gate: best is here",
+        "no gate: here is filtered out",
+        "stays: gate",
+        "stays: gate, hysteresis",
+        "stays: always_stay",
+        "moves: no gate",
+        "moves: no clause holds",
+    }
 
 
 REGIONS, HOMES = ["R0", "R1", "R2"], ["H0", "H1"]
 START = 1_700_000_000 // 86_400 * 86_400
 
 
-def made(rng, *, believing):
-    """A made-up world by the clock, with its names and conversations on it."""
+def made(rng):
+    """A made-up world by the clock and what its router believes; names, and conversations."""
     bins = 4, 12
     plain = worlds.world(rng) | {
         "ttl_s": rng.exponential(400, bins) + 1,
@@ -181,9 +221,8 @@ def made(rng, *, believing):
         "wait_s": rng.exponential(0.2, bins),
         "drop_on_leave": float(rng.random() < 0.3),
     }
-    if believing:
-        perfect = {"delayed": 0.0, "rounded_to_tokens": 1.0, "missing": 0.0}
-        plain |= {"belief": worlds.belief(rng, plain) | perfect}
+    perfect = {"delayed": 0.0, "rounded_to_tokens": 1.0, "missing": 0.0}
+    plain |= {"belief": worlds.belief(rng, plain) | perfect}
     sessions, moments = [], []
     for _ in range(4):
         session = worlds.session(rng, plain, 10)
@@ -198,12 +237,11 @@ def made(rng, *, believing):
     return plain, names, sessions, moments
 
 
-@pytest.mark.parametrize("believing", [False, True])
-def test_any_setting_decides_as_the_engine_in_any_world(believing):
-    rng, cases = np.random.default_rng(8), 30
+def test_any_setting_decides_as_the_engine_in_any_world():
+    rng, cases = np.random.default_rng(8), 25
 
     all_params = [engine_params(any_params(rng)) for _ in range(cases)]
-    all_made = [made(rng, believing=believing) for _ in range(cases)]
+    all_made = [made(rng) for _ in range(cases)]
     packed = [engine_sessions(each[2], rows=2) for each in all_made]
     all_worlds = [engine_world(each[0]) for each in all_made]
     run = jax.vmap(lambda p, s, w: simulate.evaluate(p, s, w, trace=told)[1])
@@ -219,37 +257,12 @@ def test_any_setting_decides_as_the_engine_in_any_world(believing):
             zip(places_of(packed[n]), oracle_sessions(packed[n]), strict=True)
         ):
             mine = {name: values[n][place] for name, values in engine.items()}
-            joined, models = ["|".join(each) for each in names], ["M0", "M1"]
-            differs = follow(router, str(s), session, moments[s], mine, joined, HOMES, models)
+            joined, whys = ["|".join(each) for each in names], verdicts(mine, all_params[n])
+            differs = follow(
+                router, str(s), session, moments[s], mine, whys, joined, HOMES, ["M0", "M1"]
+            )
             others += excused(differs, world, session, params, mine)
     assert others <= tolerances.EXCUSED * cases * 40
-
-
-def test_it_gives_the_verdicts_of_explain(study, sample):
-    dataset, moments = sample
-    s = int(np.argmax(np.where(dataset.lengths < 40, dataset.lengths, 0)))
-    session = oracle_sessions(dataset.alone(s))[0]
-    policies = ["carbon_router", "fair_carbon", "sticky", "hysteresis"]
-    name = dataset.session_ids[s]
-    explained = jr.explain(study, name, retention="drop", policies=policies).turns
-    verdicts = set()
-    for policy, rows in explained.groupby("policy"):
-        router = OnlineRouter.from_study(study, policy=policy, retention="drop")
-        for t, row in enumerate(rows.itertuples()):
-            decision = router.route(
-                name,
-                row.new_tokens,
-                prefix_tokens=row.prefix_tokens,
-                home_region=client_regions()[session["home"][t]],
-                quality=dict(zip(study.config.fleet.models, session["quality"][t], strict=True)),
-                now=moments[s][t],
-            )
-            assert decision.why.startswith(row.verdict), (policy, t)
-            assert (decision.model, decision.region) == (row.model, row.region)
-            counted, end = usage(row.prompt_tokens, row.output_tokens), moments[s][t] + row.e2e_s
-            router.observe(name, decision.deployment, counted, finished_at=end)
-            verdicts.add(row.verdict)
-    assert len(verdicts) >= 6
 
 
 @pytest.fixture
@@ -358,6 +371,17 @@ def test_a_clock_that_goes_back_stands_still(router):
     router.route("s", 100, now=NOW - 1e6)
     router.observe("s", None, usage(1, 1), finished_at=NOW - 1e6)
     assert router.snapshot()["sessions"]["s"]["arrival_s"] == NOW
+
+
+def test_a_session_takes_a_few_kilobytes():
+    """20 kB each would be the 200 MB that ten thousand may take."""
+    sessions = 250
+    live = online.router_of(jr.preset("carbon_router"), synthetic.world(60))
+    tracemalloc.start()
+    online.talk(live, 5, 4 * sessions, sessions)
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(live) == sessions and held < sessions * 8_000
 
 
 def test_memory_is_bounded():
@@ -477,9 +501,9 @@ def test_it_loads_the_policy_that_a_study_file_names(tmp_path, study):
         OnlineRouter.load(path, policy="mine", retention="dropp")
 
 
-def test_noise_is_that_of_a_replay_where_it_is_given(study):
-    dataset = study.datasets[0]
-    noise = draws.noise(0, dataset.hashes[:1], np.zeros(1, int), dataset.deployments)[0]
+def test_noise_is_that_of_a_replay_where_it_is_given(study, sample):
+    dataset = sample[0]
+    noise = oracle_sessions(dataset.sessions)[0]["noise"][0]
     router = OnlineRouter.from_study(study, policy="random")
     quality = dict.fromkeys(study.config.fleet.models, 0.9)
     decision = router.route("s", 10, quality=quality, noise=noise, now=NOW)
