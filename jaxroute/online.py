@@ -1,7 +1,6 @@
 """A router for a live gateway: the rule of the replay, one query at a time."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -10,14 +9,21 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxroute import online_grid, online_input, online_snapshot, online_state, online_study
+from jaxroute import (
+    online_grid,
+    online_input,
+    online_rule,
+    online_snapshot,
+    online_state,
+    online_study,
+)
 from jaxroute.config import read_config
 from jaxroute.load.messages import input_error, shown
 from jaxroute.online_decision import CacheReport, Decision, decision_of
 from jaxroute.online_input import Question, moment, number
+from jaxroute.online_memory import Memory
 from jaxroute.online_names import names_of, place_of
 from jaxroute.online_rule import Query, Site, decide, rule_of
-from jaxroute.online_state import State
 from jaxroute.policies import RouterParams
 from jaxroute.reference import NONE, blocks
 from jaxroute.study import Study
@@ -80,11 +86,7 @@ class OnlineRouter:
     ):
         self._rule = rule_of(params, world)
         self._names = names = names_of(world, deployments, homes)
-        if not expire_after_s > 0:
-            raise input_error("OnlineRouter", "expire_after_s", shown(expire_after_s), "s > 0")
-        if not max_sessions >= 1:
-            raise input_error("OnlineRouter", "max_sessions", shown(max_sessions), "at least 1")
-        self._expire_after_s, self._max_sessions = expire_after_s, max_sessions
+        self._memory = Memory(max_sessions, expire_after_s)
         self._predicted = number("OnlineRouter", "predicted_output_tokens", predicted_output_tokens)
         unknown = np.full(len(names.models), np.nan)
         self._quality = online_input.merged("OnlineRouter", unknown, quality, names.models)
@@ -96,7 +98,6 @@ class OnlineRouter:
 
         self._lock = threading.Lock()
         self._rng = np.random.default_rng(seed)
-        self._sessions: OrderedDict[str, State] = OrderedDict()
         self._readings: online_grid.Readings = {}
         self._reports = np.zeros((len(names.deployments), 3))
         self._site: tuple[tuple[int, int], Site] | None = None
@@ -137,7 +138,8 @@ class OnlineRouter:
         only the days of a trace. Without a quality, models have the mean of the bundled IRT.
 
         Args:
-          of: the study.
+          of: the study. What it says of prompts beyond every context limit is of traces: such a
+            turn is unserved, and it is for the gateway to cut it.
           policy: a preset, a `[policy.…]` table of the study, or parameters: those with a fixed
             axis depend on a dataset, and `jaxroute.comparison.resolved` gives them.
           retention: label; the study's first by default.
@@ -150,7 +152,7 @@ class OnlineRouter:
 
     def __len__(self) -> int:
         """Open sessions."""
-        return len(self._sessions)
+        return len(self._memory.sessions)
 
     def route(
         self,
@@ -203,8 +205,8 @@ class OnlineRouter:
         """`route`, of one thread at a time."""
         new, prefix, predicted, home, qualities, noise, now_s = question
         size = len(self._names.parts)
-        self._expire(now_s)
-        state = online_state.settled(self._sessions.get(session_id) or online_state.opening(size))
+        state = self._memory.find(session_id, now_s) or online_state.opening(size)
+        state = online_state.settled(state)
         home = state.home if home is None else home
         if prefix is None:
             prefix = state.prompt_tokens + state.output_tokens
@@ -214,18 +216,9 @@ class OnlineRouter:
         now_s = max(now_s, state.arrival_s)
         query = Query(now_s, prefix, new, predicted, self._rtt_s[home], qualities, drawn)
         choice = decide(self._rule, self._site_at(now_s), state, query)
+        after = online_rule.sent(state._replace(home=home), query, choice)
+        self._memory.keep(session_id, after)
         d = choice.deployment
-        self._sessions[session_id] = online_state.sent(
-            state._replace(home=home),
-            kept_tokens=np.minimum(choice.alive_tokens, prefix),
-            arrival_s=now_s,
-            prompt_tokens=prefix + new,
-            output_tokens=0.0 if d == NONE else predicted,
-            awaited=(d, choice.finish_s),
-        )
-        self._sessions.move_to_end(session_id)
-        if len(self._sessions) > self._max_sessions:
-            self._sessions.popitem(last=False)
         parts = None if d == NONE else self._names.parts[d]
         return decision_of(self._rule, state, query, choice, parts)
 
@@ -262,9 +255,9 @@ class OnlineRouter:
             d = place_of("observe", "deployment", deployment, self._names.deployments)
         finished_s = moment("observe", "finished_at", finished_at)
         with self._lock:
-            state = self._sessions.get(session_id)
+            state = self._memory.sessions.get(session_id)
             if state is None:
-                expected = f"one of the {len(self._sessions):,} open sessions"
+                expected = f"one of the {len(self):,} open sessions"
                 mend = "it was never routed, or is forgotten"
                 raise input_error("observe", "session_id", shown(session_id), expected, mend)
             if state.awaited is None:
@@ -275,7 +268,7 @@ class OnlineRouter:
                 expected_tokens = blocks(most, self._rule.block_tokens)
                 self._reports[d] += 1, expected_tokens, cached
             after = online_state.served(state, d, prompt, output, finished_s)
-            self._sessions[session_id] = after
+            self._memory.sessions[session_id] = after
 
     def set_intensity(
         self,
@@ -318,7 +311,7 @@ class OnlineRouter:
     def snapshot(self) -> dict[str, Any]:
         """All that the router has learnt since it was made, as values that JSON knows."""
         with self._lock:
-            sessions, readings = dict(self._sessions), self._readings
+            sessions, readings = dict(self._memory.sessions), self._readings
             contents = online_snapshot.Contents(sessions, readings, self._reports.copy())
         return online_snapshot.written(contents, self._names)
 
@@ -330,18 +323,9 @@ class OnlineRouter:
         """
         contents = online_snapshot.read(snapshot, self._names)
         with self._lock:
-            kept = list(contents.sessions.items())[-self._max_sessions :]
-            self._sessions = OrderedDict(kept)
+            self._memory.replace(contents.sessions)
             self._readings, self._reports = contents.readings, contents.reports
             self._site = None
-
-    def _expire(self, now_s: float) -> None:
-        """Forgets the sessions at the front of the queue whose last turn is too long ago."""
-        while self._sessions:
-            oldest = next(iter(self._sessions))
-            if now_s - self._sessions[oldest].arrival_s <= self._expire_after_s:
-                return
-            del self._sessions[oldest]
 
     def _site_at(self, now_s: float) -> Site:
         """The deployments at a moment; the last one is kept, since it holds for a while."""

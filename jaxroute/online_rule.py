@@ -233,3 +233,19 @@ def _reasons(
         p.always_stay > 0,
     )
     return tuple(name for name, holds in zip(CLAUSES, clauses, strict=True) if holds)
+
+
+def sent(state: State, query: Query, choice: Choice) -> State:
+    """The session with its turn under way, expected to go as predicted.
+
+    A turn that no deployment holds is expected to give no output.
+    """
+    served = choice.deployment != NONE
+    return state._replace(
+        resident_tokens=np.minimum(choice.alive_tokens, query.prefix_tokens),
+        arrival_s=query.arrival_s,
+        prompt_tokens=query.prefix_tokens + query.new_tokens,
+        output_tokens=query.predicted_output_tokens if served else 0.0,
+        turns=state.turns + 1,
+        awaited=(choice.deployment, choice.finish_s),
+    )

@@ -52,34 +52,6 @@ def opening(deployments: int) -> State:
     return State(np.zeros(deployments), np.zeros(deployments))
 
 
-def sent(
-    state: State,
-    *,
-    kept_tokens: Floats,
-    arrival_s: float,
-    prompt_tokens: float,
-    output_tokens: float,
-    awaited: tuple[int, float],
-) -> State:
-    """The session with a turn under way.
-
-    Args:
-      state: its last turn no longer awaited.
-      kept_tokens: `[D]`, resident on arrival, of the prefix that the prompt keeps.
-      arrival_s, prompt_tokens: of the turn.
-      output_tokens: predicted.
-      awaited: where it was sent, and when it should finish.
-    """
-    return state._replace(
-        resident_tokens=kept_tokens,
-        arrival_s=arrival_s,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        turns=state.turns + 1,
-        awaited=awaited,
-    )
-
-
 def served(
     state: State, deployment: int, prompt_tokens: float, output_tokens: float, finished_s: float
 ) -> State:

@@ -240,7 +240,11 @@ def made(rng):
 def test_any_setting_decides_as_the_engine_in_any_world():
     rng, cases = np.random.default_rng(8), 25
 
-    all_params = [engine_params(any_params(rng)) for _ in range(cases)]
+    gated = [
+        {"gate_strength": rng.exponential(2), "gate_weights": rng.normal(0, 3, 8)}
+        for _ in range(cases)
+    ]
+    all_params = [engine_params(any_params(rng) | each) for each in gated]
     all_made = [made(rng) for _ in range(cases)]
     packed = [engine_sessions(each[2], rows=2) for each in all_made]
     all_worlds = [engine_world(each[0]) for each in all_made]
