@@ -237,14 +237,30 @@ def made(rng):
     return plain, names, sessions, moments
 
 
-def test_any_setting_decides_as_the_engine_in_any_world():
-    rng, cases = np.random.default_rng(8), 25
+WITHIN = [(0, 0.4), (0.5, 0.5), (0.5, 0.5), (-0.5, 0.5), (0.5, 2), (0, 4), (0.1, 0.6), (-0.4, 0.4)]
+"""Where the step of a gate lies, for each of its features."""
 
-    gated = [
-        {"gate_strength": rng.exponential(2), "gate_weights": rng.normal(0, 3, 8)}
-        for _ in range(cases)
-    ]
-    all_params = [engine_params(any_params(rng) | each) for each in gated]
+
+def stepped(rng, feature):
+    """A gate that stays on one side of a value of one feature, and never on the other."""
+    weights = np.zeros(8)
+    weights[feature] = rng.choice([-1e3, 1e3])
+    return {
+        "gate_strength": 10.0,
+        "gate_weights": weights,
+        "gate_bias": -weights[feature] * rng.uniform(*WITHIN[feature]),
+        "hysteresis": 0.0,
+        "always_stay": 0.0,
+        "quality_floor": 0.0,
+        "quality_slack": np.inf,
+    }
+
+
+def test_any_setting_decides_as_the_engine_in_any_world():
+    rng, cases = np.random.default_rng(8), 44
+
+    settings = [any_params(rng) | (stepped(rng, n % 8) if n < 32 else {}) for n in range(cases)]
+    all_params = [engine_params(each) for each in settings]
     all_made = [made(rng) for _ in range(cases)]
     packed = [engine_sessions(each[2], rows=2) for each in all_made]
     all_worlds = [engine_world(each[0]) for each in all_made]
