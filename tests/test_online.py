@@ -253,6 +253,9 @@ def stepped(rng, feature):
         "always_stay": 0.0,
         "quality_floor": 0.0,
         "quality_slack": np.inf,
+        "size_price_g_per_b": 0.0,
+        "ttft_slo_s": np.inf,
+        **dict.fromkeys(("model_allowed", "gpu_allowed", "region_allowed"), np.ones(1)),
     }
 
 
