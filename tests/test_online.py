@@ -142,11 +142,10 @@ def study():
     return jr.load_study()
 
 
-@pytest.fixture(scope="module")
-def sample(study):
-    """Some sessions of the bundled trace, and the epoch seconds of their turns."""
+def some_of(study, count):
+    """About `count` sessions of the bundled trace, and the epoch seconds of their turns."""
     whole = study.datasets[0]
-    chosen = stratified(whole, 15, longer_than=500)
+    chosen = stratified(whole, count, longer_than=500)
     raw = prepare.read(study.config.datasets[0], study.config.seed)
     starts = timeline.starts(
         raw.timeline, raw.hashes, raw.lengths, seed=study.config.seed, span=YEAR_2023
@@ -157,8 +156,9 @@ def sample(study):
     return subset(whole, chosen), [moments[s] for s in chosen]
 
 
-def test_every_preset_decides_as_the_engine_under_every_retention(study, sample):
-    dataset, moments = sample
+@pytest.mark.parametrize("count", [10, pytest.param(300, marks=pytest.mark.slow)])
+def test_every_preset_decides_as_the_engine_under_every_retention(study, count):
+    dataset, moments = some_of(study, count)
     settings = presets(study)
     base = jr.preset("carbon_router")
     settings |= {name: base.replace(**changes) for name, changes in SETTINGS.items()}
@@ -524,12 +524,12 @@ def test_it_loads_the_policy_that_a_study_file_names(tmp_path, study):
         OnlineRouter.load(path, policy="mine", retention="dropp")
 
 
-def test_noise_is_that_of_a_replay_where_it_is_given(study, sample):
-    dataset = sample[0]
-    noise = oracle_sessions(dataset.sessions)[0]["noise"][0]
+def test_noise_is_that_of_a_replay_where_it_is_given(study):
+    names = study.datasets[0].deployments
+    noise = np.random.default_rng(3).random(len(names))
     router = OnlineRouter.from_study(study, policy="random")
     quality = dict.fromkeys(study.config.fleet.models, 0.9)
     decision = router.route("s", 10, quality=quality, noise=noise, now=NOW)
-    assert decision.deployment == dataset.deployments[noise.argmin()]
+    assert decision.deployment == names[noise.argmin()]
     chosen = {router.route(str(n), 10, quality=quality, now=NOW).deployment for n in range(40)}
     assert len(chosen) > 20
