@@ -17,6 +17,7 @@ from jaxroute.latency import Latency
 from jaxroute.matching import match
 from jaxroute.neighbours import ski_rental
 from jaxroute.numerics import stack
+from jaxroute.online import Decision, OnlineRouter
 from jaxroute.policies import Observation, Policy, RouterParams, router
 from jaxroute.relaxed import SoftTotals, soft_carbon, soft_totals
 from jaxroute.search import Search, search
@@ -35,11 +36,13 @@ RESULTS_VERSION = 2
 
 __all__ = [
     "RESULTS_VERSION",
+    "Decision",
     "Explanation",
     "Fleet",
     "InputError",
     "Latency",
     "Observation",
+    "OnlineRouter",
     "Plan",
     "Policy",
     "Retention",

@@ -257,26 +257,23 @@ def _turns(policy: str, params: RouterParams, told: Account, names: pd.DataFrame
 
 def _verdicts(told: Account, *, gated: bool) -> list[str]:
     """What became of the wish of each turn, in words, or what a rule without a gate chose."""
-    obs, decision = told.record.observation, told.record.trace.decision
-    out = []
-    for t, clauses in enumerate(zip(*told.gate.clauses(), strict=True)):
-        if decision[t] < 0:
-            out.append("unserved")
-        elif not gated:
-            stays = "stays" if decision[t] == obs.last[t] else "moves"
-            out.append(f"own rule: {'first turn' if obs.last[t] < 0 else stays}")
-        elif obs.last[t] < 0:
-            out.append("no gate: first turn")
-        elif told.wished[t] == obs.last[t]:
-            out.append("no gate: best is here")
-        elif not told.asked[t]:
-            out.append("no gate: here is filtered out")
-        elif decision[t] == obs.last[t]:
-            reasons = [name for name, holds in zip(gate.CLAUSES, clauses, strict=True) if holds]
-            out.append(f"stays: {', '.join(reasons)}")
-        else:
-            out.append(f"moves: {'no clause holds' if told.has_gate[t] else 'no gate'}")
-    return out
+    obs, decisions = told.record.observation, told.record.trace.decision
+    if not gated:
+        stays = np.where(decisions == obs.last, "stays", "moves")
+        words = np.where(obs.last < 0, "first turn", stays)
+        return np.where(decisions < 0, "unserved", np.char.add("own rule: ", words)).tolist()
+    clauses = np.stack(told.gate.clauses(), axis=1)
+    return [
+        gate.verdict(
+            int(decision),
+            last=int(obs.last[t]),
+            wished=int(told.wished[t]),
+            asked=bool(told.asked[t]),
+            reasons=[name for name, holds in zip(gate.CLAUSES, clauses[t], strict=True) if holds],
+            has_gate=bool(told.has_gate[t]),
+        )
+        for t, decision in enumerate(decisions)
+    ]
 
 
 def _candidates(policy: str, told: Account, names: pd.DataFrame) -> pd.DataFrame:

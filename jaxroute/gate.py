@@ -1,5 +1,6 @@
 """The gate: keep a session on its cached deployment when it would likely move straight back."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -112,6 +113,30 @@ class Terms(NamedTuple):
 
 CLAUSES = ("gate", "hysteresis", "always_stay")
 """Names of the reasons to stay."""
+
+
+def verdict(
+    decision: int, *, last: int, wished: int, asked: bool, reasons: Sequence[str], has_gate: bool
+) -> str:
+    """What became of the wish of a turn, in words.
+
+    Args:
+      decision, last, wished: deployments, -1 for none.
+      asked: whether the gate was asked.
+      reasons: those of `CLAUSES` that hold.
+      has_gate: whether the policy has any reason to stay.
+    """
+    if decision < 0:
+        return "unserved"
+    if last < 0:
+        return "no gate: first turn"
+    if wished == last:
+        return "no gate: best is here"
+    if not asked:
+        return "no gate: here is filtered out"
+    if decision == last:
+        return f"stays: {', '.join(reasons)}"
+    return f"moves: {'no clause holds' if has_gate else 'no gate'}"
 
 
 def terms(params: "RouterParams", obs: "Observation", i: jax.Array, j: jax.Array) -> Terms:

@@ -1,5 +1,7 @@
 """Run by `test_relaxed.py` in a process of its own: slopes and finite differences in float64."""
 
+import dataclasses
+
 import conftest  # noqa: F401  (strict promotion here too)
 import numpy as np
 from soft_check import RETENTIONS, SETTINGS, case, setting, slope, smooth_fields, under, value
@@ -26,7 +28,7 @@ if __name__ == "__main__":
                     for sign in (1, -1):
                         moved = np.array(at, np.float64)
                         moved.reshape(-1)[n] += sign * STEP
-                        there = params.replace(**{field: moved[()]})
+                        there = dataclasses.replace(params, **{field: moved})
                         ends.append(float(value(there, sessions, world, HEAT)))
                     numeric = (ends[0] - ends[1]) / (2 * STEP)
                     exact = float(np.asarray(getattr(found, field)).reshape(-1)[n])
