@@ -8,7 +8,7 @@ from soft_check import RETENTIONS, SETTINGS, case, setting, slope, smooth_fields
 
 from jaxroute.world import cast
 
-STEP, HEAT = 1e-6, 0.3
+STEP, HEAT = 1e-7, 0.3
 
 if __name__ == "__main__":
     checked = 0
