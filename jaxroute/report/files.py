@@ -60,16 +60,20 @@ def write(
         for name, params in study.policies.items()
     }
     record = run_record(study, comparison, lines, wall_s) | {"policies": policies}
-    _write(directory, tables, record)
+    write_tables(directory, tables, record)
 
 
 def write_ablation(directory: Path, study: Study, ablation: Ablation, wall_s: float) -> None:
     """Writes `ABLATION_FILES` into a directory; `summary.csv` is of every setting replayed."""
     tables = {"ablation": ablation.table, "summary": ablation.summary}
-    _write(directory, tables, run_record(study, ablation, ablation_notes(study, ablation), wall_s))
+    write_tables(
+        directory, tables, run_record(study, ablation, ablation_notes(study, ablation), wall_s)
+    )
 
 
-def _write(directory: Path, tables: Mapping[str, pd.DataFrame], record: dict[str, Any]) -> None:
+def write_tables(
+    directory: Path, tables: Mapping[str, pd.DataFrame], record: dict[str, Any]
+) -> None:
     for name, table in tables.items():
         table.to_csv(directory / f"{name}.csv", index=False, float_format="%.9g")
     (directory / RECORD).write_text(f"{json.dumps(record, indent=2, allow_nan=False)}\n")
