@@ -93,16 +93,20 @@ def fit_gate(study: Study, report: Report = lambda step, share: None) -> Learned
       report: told of each step.
 
     Raises:
-      InputError: if a part has no sessions, or the ungated router never wishes a move at stake.
+      InputError: if a part has no sessions, or if all moves at stake lead back, or none.
     """
     learn, judge = split(study)
     report("wishes", 0)
     seen = wishes.at_stake(_wishes(learn))
-    if seen.empty:
-        expected = "some that the gate could stop"
-        raise input_error(f"study {study.config.name!r}", UNGATED, "no move at stake", expected)
+    back = seen["moved_back"].to_numpy()
+    if back.all() or not back.any():
+        counts = f"{back.sum():,} of {len(back):,} moves at stake lead straight back"
+        expected = "some that do, and some that do not"
+        raise input_error(
+            f"study {study.config.name!r}", UNGATED, counts, expected, "take more sessions"
+        )
     report("fit", 0.2)
-    found = logistic.fit(seen[list(FEATURES)].to_numpy(np.float64), seen["moved_back"].to_numpy())
+    found = logistic.fit(seen[list(FEATURES)].to_numpy(np.float64), back)
     report("strength", 0.3)
     strengths = _strengths(learn, found)
     strength = float(_best(strengths, [LEARNED])["strength"])
@@ -114,7 +118,7 @@ def fit_gate(study: Study, report: Report = lambda step, share: None) -> Learned
 
     judged = with_tables(judge, tables)
     told = wishes.at_stake(_wishes(judge))
-    base = float(seen["moved_back"].mean())
+    base = float(back.mean())
     outcome = comparison.run(judged, lambda step, share: report(step, 0.5 + 0.4 * share))
     report("misses", 0.9)
     lost = misses.table(judged, LEARNED, outcome.summary)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bridge import oracle_params, oracle_sessions, oracle_world
-from oracle_check import stratified, subset
+from oracle_check import subset
 from rich.console import Console
 from scipy.optimize import minimize
 from scipy.special import expit
@@ -34,8 +34,9 @@ SCALES = np.array([0.1, 1, 1, 0.2, 2, 3, 0.5, 0.1])
 def study():
     whole = jr.load_study()
     data = whole.datasets[0]
-    some = subset(data, stratified(data, 400, longer_than=150))
-    return dataclasses.replace(whole, datasets=(some,))
+    some = subset(data, np.flatnonzero(data.lengths <= 60)[::10])
+    kept = {label: whole.retentions[label] for label in ("keep", "drop")}
+    return dataclasses.replace(whole, datasets=(some,), retentions=kept)
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +95,14 @@ def test_auc_and_reliability_are_those_of_plain_counts():
         assert row.mean_chance == pytest.approx(chances[inside].mean())
 
 
-@pytest.mark.parametrize("retention", ["keep", "drop"])
-def test_labels_are_those_of_a_plain_loop_over_the_oracle(study, retention):
+@pytest.fixture(scope="module")
+def some(study):
     data = study.datasets[0]
-    some = subset(data, np.flatnonzero((data.lengths > 5) & (data.lengths < 40))[::8])
+    return subset(data, np.flatnonzero((data.lengths > 5) & (data.lengths < 40))[::2])
+
+
+@pytest.mark.parametrize("retention", ["keep", "drop"])
+def test_labels_are_those_of_a_plain_loop_over_the_oracle(study, some, retention):
     router = study.preset(UNGATED)
     world = study.world.replace(retention=study.retentions[retention])
     told = wishes.labelled(wishes.turns(router, some, world))
@@ -117,10 +122,10 @@ def test_labels_are_those_of_a_plain_loop_over_the_oracle(study, retention):
     assert found == expected
 
 
-def test_what_is_at_stake_is_what_a_sure_gate_stops(study):
+def test_what_is_at_stake_is_what_a_sure_gate_stops(study, some):
     sure = study.preset("carbon_router").replace(gate_bias=40.0)
     world = study.world.replace(retention=study.retentions["drop"])
-    asked = wishes.turns(sure, study.datasets[0], world).query("asked")
+    asked = wishes.turns(sure, some, world).query("asked")
     stopped = asked[asked["decision"] == asked["last"]]
     assert 0 < len(stopped) < len(asked)
     pd.testing.assert_frame_equal(wishes.at_stake(asked), stopped)
@@ -141,6 +146,13 @@ def test_the_gate_of_the_table_is_the_gate_that_was_judged(found, tmp_path):
     row = found.comparison.summary.query("policy == @LEARNED").iloc[0]
     assert np.asarray(totals.carbon_g).sum(dtype=np.float64) == pytest.approx(row["carbon_g"])
     assert json.loads((tmp_path / "run.json").read_text())["policy"] == found.policy
+
+
+def test_moves_of_one_kind_are_nothing_to_learn_from(study):
+    data = study.datasets[0]
+    short = subset(data, np.flatnonzero(data.lengths == 1)[:40])
+    with pytest.raises(jr.InputError, match="0 of 0 moves at stake lead straight back"):
+        fit_gate(dataclasses.replace(study, datasets=(short,)))
 
 
 def test_it_learns_from_one_half_and_judges_the_other(study, found):
@@ -175,11 +187,13 @@ def test_it_learns_from_one_half_and_judges_the_other(study, found):
 
 def test_gains_are_differences_of_what_compare_shows(found):
     summary = found.comparison.summary.set_index(["retention", "policy"])["saving_pct"]
-    assert len(found.against) == 3 * 2 * 4
+    assert len(found.against) == 2 * 2 * 4
     for row in found.against.itertuples():
         gain = summary[row.retention, row.gate] - summary[row.retention, row.rival]
         assert row.gain_pct == pytest.approx(gain, abs=1e-9)
-        assert row.gain_lo_pct <= row.gain_pct <= row.gain_hi_pct
+        if not np.isnan(row.gain_lo_pct):  # too few sessions differ
+            assert row.gain_lo_pct <= row.gain_pct <= row.gain_hi_pct
+    assert found.against["gain_lo_pct"].notna().any()
 
 
 def test_misses_add_up_to_what_the_plan_saves_more(found):
@@ -209,6 +223,7 @@ def test_kinds_of_misses():
     pd.testing.assert_series_equal(misses.kinds(told), told["kind"], check_names=False)
 
 
+@pytest.mark.slow  # replays and compiles everything once more
 def test_it_is_reproducible(study, found):
     again = fit_gate(study)
     assert again.policy == found.policy
