@@ -14,6 +14,7 @@ from jaxroute.comparison import compare
 from jaxroute.errors import InputError
 from jaxroute.explanation import Explanation, explain
 from jaxroute.latency import Latency
+from jaxroute.learned_gate import LearnedGate, fit_gate
 from jaxroute.matching import match
 from jaxroute.numerics import stack
 from jaxroute.policies import Observation, Policy, RouterParams, router, ski_rental
@@ -35,6 +36,7 @@ __all__ = [
     "Fleet",
     "InputError",
     "Latency",
+    "LearnedGate",
     "Observation",
     "Plan",
     "Policy",
@@ -50,6 +52,7 @@ __all__ = [
     "compare",
     "evaluate",
     "explain",
+    "fit_gate",
     "free_context_bound",
     "hindsight_plan",
     "linspace",

@@ -21,10 +21,12 @@ from jaxroute.load.messages import input_error
 from jaxroute.load.toml import validate
 from jaxroute.logistic import Logistic
 from jaxroute.numerics import stack
+from jaxroute.policies import RouterParams
 from jaxroute.split import split
 from jaxroute.stats import bills
 from jaxroute.study import Study
 from jaxroute.wishes import UNGATED
+from jaxroute.world import World
 
 CONSTANTS = {f"p_back_{p:g}": p for p in (0.25, 0.35, 0.5)}
 """The gates to beat: one chance for every wish."""
@@ -74,6 +76,11 @@ class LearnedGate:
     against: pd.DataFrame
     misses: pd.DataFrame
 
+    @property
+    def params(self) -> RouterParams:
+        """The setting of `policy`, at the study's quality floor."""
+        return self.judged.policies[LEARNED]
+
 
 def fit_gate(study: Study, report: Report = lambda step, share: None) -> LearnedGate:
     """Learns a gate on half of the sessions, and judges it on the other half.
@@ -84,9 +91,9 @@ def fit_gate(study: Study, report: Report = lambda step, share: None) -> Learned
     of a retention under which leaving costs something. The chance to move straight back is fitted
     to them by maximum likelihood (`jaxroute.logistic`).
 
-    What moves back is not all there is to know: a wish may be worth its return. So
-    a second stage settles one number, `gate_strength`, by the carbon of the sessions learned from,
-    each dataset and retention counting alike.
+    The labels leave amounts out: a move that is taken back may have paid nevertheless. So a second
+    stage settles one number, `gate_strength`, by the carbon of the sessions learned from, each
+    dataset and retention counting alike. Both settings are judged, `BY_LABELS` and `LEARNED`.
 
     Args:
       study: its datasets in memory; which sessions are held out hangs on its seed.
@@ -196,7 +203,7 @@ def _strengths(study: Study, found: Logistic) -> pd.DataFrame:
     )
 
 
-def _carbon_g(params: Any, dataset: Dataset, world: Any) -> np.ndarray:
+def _carbon_g(params: RouterParams, dataset: Dataset, world: World) -> np.ndarray:
     """`[P]`, of a whole dataset."""
     return np.sum(
         [

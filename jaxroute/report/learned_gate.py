@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from jaxroute import misses
 from jaxroute.bounds import drops_only
 from jaxroute.config import BOUND_ROW
 from jaxroute.gate import FEATURES
-from jaxroute.learned_gate import BY_LABELS, LEARNED, LearnedGate
+from jaxroute.learned_gate import BY_LABELS, CONSTANTS, LEARNED, LearnedGate
 from jaxroute.report.files import run_record, write_tables
 from jaxroute.report.parts import write_whole
 from jaxroute.report.tables import (
@@ -85,6 +85,13 @@ def verdicts(outcome: LearnedGate) -> Iterator[str]:
             else:
                 told = "does not beat"
             yield f"{dataset}, {retention}: {gate} {told} {row['rival']}: by {gain} % of the carbon"
+    rows = outcome.against[outcome.against["gate"] == LEARNED]
+    rows = rows[rows["rival"] != UNGATED]
+    yield (
+        f"{LEARNED} against {', '.join(CONSTANTS)} on each dataset under each retention: it emits "
+        f"no more in {(rows['gain_pct'] >= 0).sum()} of {len(rows)}, and more beyond the interval "
+        f"in {(rows['gain_hi_pct'] < 0).sum()}"
+    )
     for dataset, retention, pct in missed(outcome):
         yield (
             f"{dataset}, {retention}: {LEARNED} captures {pct:.1f} % of what the hindsight plan "
@@ -203,7 +210,7 @@ def _misses(rows: pd.DataFrame, title: str, features: list[str]) -> Table:
     return table
 
 
-def as_toml(policy: dict[str, Any]) -> str:
+def as_toml(policy: Mapping[str, Any]) -> str:
     """A policy as the table of a study file.
 
     >>> print(as_toml({"preset": "carbon_router", "gate_bias": -0.5}), end="")
@@ -219,7 +226,6 @@ def write_gate(directory: Path, outcome: LearnedGate, wall_s: float) -> None:
     """Writes `GATE_FILES` into a directory; `gates.csv` is the summary of sessions held out."""
     tables = {name: getattr(outcome, name) for name in TABLES if name != "gates"}
     tables["gates"] = outcome.comparison.summary
-    policy = dict(outcome.policy)
-    write_whole(directory / "policy.toml", as_toml(policy))
+    write_whole(directory / "policy.toml", as_toml(outcome.policy))
     record = run_record(outcome.judged, outcome.comparison, gate_notes(outcome), wall_s)
-    write_tables(directory, tables, record | {"policy": policy})
+    write_tables(directory, tables, record | {"policy": dict(outcome.policy)})
