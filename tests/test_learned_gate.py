@@ -155,6 +155,7 @@ def test_moves_of_one_kind_are_nothing_to_learn_from(study):
         fit_gate(dataclasses.replace(study, datasets=(short,)))
 
 
+@pytest.mark.slow  # replays both halves by the dense scan
 def test_it_learns_from_one_half_and_judges_the_other(study, found):
     learn, judge = split(study)
     assert set(found.judged.datasets[0].session_ids) == set(judge.datasets[0].session_ids)
