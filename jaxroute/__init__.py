@@ -14,6 +14,7 @@ from jaxroute.comparison import compare
 from jaxroute.errors import InputError
 from jaxroute.explanation import Explanation, explain
 from jaxroute.latency import Latency
+from jaxroute.learned_gate import LearnedGate, fit_gate
 from jaxroute.matching import match
 from jaxroute.neighbours import ski_rental
 from jaxroute.numerics import stack
@@ -41,6 +42,7 @@ __all__ = [
     "Fleet",
     "InputError",
     "Latency",
+    "LearnedGate",
     "Observation",
     "OnlineRouter",
     "Plan",
@@ -60,6 +62,7 @@ __all__ = [
     "compare",
     "evaluate",
     "explain",
+    "fit_gate",
     "free_context_bound",
     "hindsight_plan",
     "linspace",

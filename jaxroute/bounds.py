@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxroute import footprint, policies, residency, simulate
 from jaxroute.numerics import first_min
@@ -24,6 +25,12 @@ FILTERS = (
     *("model_allowed", "gpu_allowed", "region_allowed"),
 )
 """The fields of `RouterParams` that say where a turn may be served, whatever is cached."""
+
+
+def drops_only(retention: Retention) -> bool:
+    """Whether caches are dropped on leaving and never age: where `hindsight_plan` is an optimum."""
+    ages = np.isfinite(retention.ttl_s).any() or np.isfinite(retention.decay_s).any()
+    return bool(retention.drop_on_leave > 0) and not ages
 
 
 class Plan(NamedTuple):
@@ -64,11 +71,11 @@ def free_context_bound(params: RouterParams, sessions: Sessions, world: World) -
     allowed = policies.allowed(params, world.fleet)
 
     def of_turn(context_tokens: jax.Array, turn: Turn) -> tuple[jax.Array, jax.Array]:
-        turn, site, eligible = _options(params, world, allowed, turn)
+        turn, site, eligible = options(params, world, allowed, turn)
         context_tokens = jnp.where(turn.first, 0, context_tokens)
-        carbon_g = _carbon_g(world, site, turn, context_tokens)
+        carbon_g = serving_g(world, site, turn, context_tokens)
         least_g = jnp.where(eligible, carbon_g, jnp.inf).min()
-        return _context(turn), jnp.where(eligible.any(), least_g, 0)
+        return context_left(turn), jnp.where(eligible.any(), least_g, 0)
 
     def of_row(turns: Turn) -> jax.Array:
         return jax.lax.scan(of_turn, jnp.zeros((), world.pue.dtype), turns)[1]
@@ -136,13 +143,13 @@ def _plan_row(
 
     def forward(carry, turn: Turn):
         resident_tokens, excess_g, source = carry
-        turn, site, eligible = _options(params, world, allowed, turn)
+        turn, site, eligible = options(params, world, allowed, turn)
         served = eligible.any()
         resident_tokens = jnp.where(turn.first, 0, resident_tokens)
         excess_g = jnp.where(turn.first, 0, excess_g)
 
-        stay_g = excess_g + _carbon_g(world, site, turn, resident_tokens)
-        come_g = _carbon_g(world, site, turn, jnp.zeros_like(resident_tokens))
+        stay_g = excess_g + serving_g(world, site, turn, resident_tokens)
+        come_g = serving_g(world, site, turn, jnp.zeros_like(resident_tokens))
         value_g = jnp.where(eligible, jnp.minimum(stay_g, come_g), jnp.inf)
         least_g = value_g.min()
         best = jnp.where(served, first_min(value_g), source)
@@ -151,7 +158,7 @@ def _plan_row(
         )
         left_tokens = jnp.minimum(resident_tokens, turn.prefix_tokens)
         return (
-            jnp.where(served, _context(turn), left_tokens),
+            jnp.where(served, context_left(turn), left_tokens),
             jnp.where(served, value_g - least_g, excess_g),
             best,
         ), choices
@@ -224,7 +231,7 @@ def evaluate_grid(
     return *joined, free_context_bound(filters, sessions, world)
 
 
-def _options(
+def options(
     params: RouterParams, world: World, allowed: jax.Array, turn: Turn
 ) -> tuple[Turn, Site, jax.Array]:
     """A turn without the junk of padding, the deployments at it, and those that may serve it."""
@@ -236,7 +243,7 @@ def _options(
     return turn, site, eligible & turn.valid
 
 
-def _carbon_g(world: World, site: Site, turn: Turn, held_tokens: jax.Array) -> jax.Array:
+def serving_g(world: World, site: Site, turn: Turn, held_tokens: jax.Array) -> jax.Array:
     """The true bill of a turn at each deployment `[D]` that holds so many tokens of the session."""
     prompt = turn.prefix_tokens + turn.new_tokens
     cached = residency.cached(held_tokens, turn.prefix_tokens, prompt, world.block_tokens)
@@ -244,7 +251,7 @@ def _carbon_g(world: World, site: Site, turn: Turn, held_tokens: jax.Array) -> j
     return cost.carbon_prefill_g + cost.carbon_decode_g + cost.carbon_embodied_g
 
 
-def _context(turn: Turn) -> jax.Array:
+def context_left(turn: Turn) -> jax.Array:
     """Tokens with KV that a served turn leaves: the last one generated has none."""
     return turn.prefix_tokens + turn.new_tokens + jnp.maximum(turn.output_tokens - 1, 0)
 

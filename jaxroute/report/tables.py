@@ -4,18 +4,17 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import rich.box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from jaxroute.bounds import drops_only
 from jaxroute.catalogue import reconstructions
 from jaxroute.comparison import Comparison
 from jaxroute.config import BOUND_ROW, PLAN_ROW
 from jaxroute.study import Study
-from jaxroute.world import Retention
 
 PLAIN_WIDTH = 200
 """Columns where the output is no terminal, so that a pipe loses nothing."""
@@ -174,7 +173,7 @@ def _saving(row: dict[str, Any]) -> str:
     return f"{with_interval(row, 'saving')}{'*' if row['worse'] else ' '}"
 
 
-def with_interval(row: Mapping[str, Any], name: str) -> str:
+def with_interval(row: Mapping[Any, Any], name: str) -> str:
     """`figure (low, high)` of `<name>_pct`, `<name>_lo_pct` and `<name>_hi_pct`, to a tenth."""
     figure, low, high = (row[f"{name}{end}_pct"] for end in ("", "_lo", "_hi"))
     if pd.isna(figure):
@@ -251,7 +250,7 @@ def _bounds(study: Study) -> Iterator[str]:
             "depends on what is cached, which they leave out"
         )
         return
-    exact = [name for name, each in study.retentions.items() if _drops_only(each)]
+    exact = [name for name, each in study.retentions.items() if drops_only(each)]
     kept = [name for name in study.retentions if name not in exact]
     floor = f"under {study.config.quality_rule}"
     yield (
@@ -266,9 +265,3 @@ def _bounds(study: Study) -> Iterator[str]:
         f"{BOUND_ROW}: each turn where it is cheapest with its context cached everywhere, {floor}; "
         "of plan %, of bound %: the share of their saving, but not where there is a *"
     )
-
-
-def _drops_only(retention: Retention) -> bool:
-    """Whether caches are dropped on leaving and never age."""
-    ages = np.isfinite(retention.ttl_s).any() or np.isfinite(retention.decay_s).any()
-    return bool(retention.drop_on_leave > 0) and not ages
