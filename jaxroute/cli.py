@@ -1,4 +1,4 @@
-"""The command line: `jaxroute compare`, `ablate`, `study`, `sweep`, `tune` and `explain`."""
+"""The command line: `jaxroute compare` and its siblings."""
 
 import os
 import signal
@@ -19,6 +19,7 @@ from jaxroute import (
     cluster,
     explanation,
     grid,
+    learned_gate,
     matching,
     memory,
     pareto,
@@ -41,6 +42,7 @@ from jaxroute.report.files import (
     write_sweep,
 )
 from jaxroute.report.grid import show_grid
+from jaxroute.report.learned_gate import GATE_FILES, show_gate, write_gate
 from jaxroute.report.matched import show_matched
 from jaxroute.report.progress import progress_bar
 from jaxroute.report.sweep import show_sweep
@@ -265,9 +267,9 @@ def sweep(
 @app.command()
 def tune(
     study: StudyFile = None,
-    out: Out = None,
     trace: Trace = None,
     carbon: Carbon = None,
+    out: Out = None,
     seed: Seed = None,
 ) -> None:
     """A policy's numbers by gradient, judged on sessions held out; `[tune]` says which and how."""
@@ -280,6 +282,26 @@ def tune(
             write_tuning(directory, outcome, time.perf_counter() - began)
     screen = console()
     show_tuning(outcome, screen)
+    _tell(screen, time.perf_counter() - began, None, out)
+
+
+@app.command()
+def fit_gate(
+    study: StudyFile = None,
+    trace: Trace = None,
+    carbon: Carbon = None,
+    out: Out = None,
+    seed: Seed = None,
+) -> None:
+    """A gate that learns which moves lead straight back, judged on sessions held out."""
+    began = time.perf_counter()
+    with _at_work(out, GATE_FILES) as (directory, report):
+        loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
+        outcome = learned_gate.fit_gate(loaded, report)
+        if directory is not None:
+            write_gate(directory, outcome, time.perf_counter() - began)
+    screen = console()
+    show_gate(outcome, screen)
     _tell(screen, time.perf_counter() - began, None, out)
 
 

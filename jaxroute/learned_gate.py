@@ -46,6 +46,7 @@ class LearnedGate:
     out.
 
     Attributes:
+      study: the study that was learned from.
       policy: the setting as a `[policy.learned_gate]` table of a study file.
       logistic: the fitted chance.
       weights: one row a feature: its `weight`, and `mean` and `sd` of the moves learned from.
@@ -64,6 +65,7 @@ class LearnedGate:
         optimum.
     """
 
+    study: Study
     policy: Mapping[str, Any]
     logistic: Logistic
     weights: pd.DataFrame
@@ -130,6 +132,7 @@ def fit_gate(study: Study, report: Report = lambda step, share: None) -> Learned
     report("misses", 0.9)
     lost = misses.table(judged, LEARNED, outcome.summary)
     return LearnedGate(
+        study=study,
         policy=tables[LEARNED],
         logistic=found,
         weights=pd.DataFrame(

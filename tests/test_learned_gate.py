@@ -135,7 +135,7 @@ def test_the_gate_of_the_table_is_the_gate_that_was_judged(found, tmp_path):
     """The table written, read back as a study file, and replayed by the batch engine."""
     shown.write_gate(tmp_path, found, 1.0)
     assert {path.name for path in tmp_path.iterdir()} == set(shown.GATE_FILES)
-    table = (tmp_path / "policy.toml").read_text()
+    table = (tmp_path / "learned_gate.toml").read_text()
     assert tomllib.loads(table)["policy"][LEARNED] == found.policy
     path = tmp_path / "study.toml"
     path.write_text(f'policies = ["{LEARNED}"]\n{table}')

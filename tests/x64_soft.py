@@ -8,7 +8,7 @@ from soft_check import RETENTIONS, SETTINGS, case, setting, slope, smooth_fields
 
 from jaxroute.world import cast
 
-STEP, HEAT = 1e-7, 0.3
+CHANGE, HEAT = 1e-6, 0.3  # of the sum, by a step
 
 if __name__ == "__main__":
     checked = 0
@@ -24,15 +24,14 @@ if __name__ == "__main__":
                     assert getattr(found, field) == 0
                     continue
                 for n in range(at.size):
-                    ends = []
+                    exact = float(np.asarray(getattr(found, field)).reshape(-1)[n])
+                    step, ends = CHANGE / max(1, abs(exact)), []
                     for sign in (1, -1):
                         moved = np.array(at, np.float64)
-                        moved.reshape(-1)[n] += sign * STEP
+                        moved.reshape(-1)[n] += sign * step
                         there = dataclasses.replace(params, **{field: moved})
                         ends.append(float(value(there, sessions, world, HEAT)))
-                    numeric = (ends[0] - ends[1]) / (2 * STEP)
-                    exact = float(np.asarray(getattr(found, field)).reshape(-1)[n])
-                    # One-sided where the field stands on the edge of its range.
+                    numeric = (ends[0] - ends[1]) / (2 * step)
                     close = abs(exact - numeric) <= 1e-5 * max(abs(exact), abs(numeric)) + 1e-6
                     assert close, (retention, name, field, n, exact, numeric)
                     checked += 1

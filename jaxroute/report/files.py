@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import pandas as pd
+import tomli_w
 
 from jaxroute.ablation import Ablation
 from jaxroute.comparison import Comparison
@@ -95,6 +96,21 @@ def run_record(
         "compile_s": round(outcome.compile_s, 3),
         "replay_s": round(outcome.replay_s, 3),
     }
+
+
+def study_file(study: Study, policy: str, table: Mapping[str, Any]) -> str:
+    """A study as TOML, its paths absolute, with a policy more to compare.
+
+    Args:
+      study: as it was read.
+      policy: a name.
+      table: its `[policy.…]` table.
+    """
+    values = study.config.model_dump(exclude_unset=True, exclude_none=True)
+    values["policy"] = values.get("policy", {}) | {policy: dict(table)}
+    if study.config.policies is not None:
+        values["policies"] = [*dict.fromkeys((*study.config.policies, policy))]
+    return tomli_w.dumps(values)
 
 
 def write_grid(directory: Path, grid: Grid, wall_s: float) -> None:

@@ -1,10 +1,8 @@
 """What a gate learned and what it is worth, on a terminal and as files."""
 
 import functools
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,8 +15,7 @@ from jaxroute.bounds import drops_only
 from jaxroute.config import BOUND_ROW
 from jaxroute.gate import FEATURES
 from jaxroute.learned_gate import BY_LABELS, CONSTANTS, LEARNED, LearnedGate
-from jaxroute.report.files import run_record, write_tables
-from jaxroute.report.parts import write_whole
+from jaxroute.report.files import run_record, study_file, write_tables
 from jaxroute.report.tables import (
     RECONSTRUCTION,
     grid,
@@ -38,13 +35,15 @@ TARGET_PCT = 95.0
 SHOWN_PCT = 2.0
 """Of a policy's excess: rows of misses that cost less are in the file only."""
 
+STUDY = "learned_gate.toml"
+
 TABLES = (
     *("weights", "strengths", "scores", "reliability"),
     *("gates", "against", "misses"),
 )
 
-GATE_FILES = (*(f"{name}.csv" for name in TABLES), "policy.toml", RECORD)
-"""What a fitted gate leaves in a directory; `policy.toml` is a table for a study file."""
+GATE_FILES = (*(f"{name}.csv" for name in TABLES), STUDY, RECORD)
+"""What a fitted gate leaves: the tables, and the study with the gate among its policies."""
 
 
 def show_gate(outcome: LearnedGate, out: Console) -> None:
@@ -210,22 +209,10 @@ def _misses(rows: pd.DataFrame, title: str, features: list[str]) -> Table:
     return table
 
 
-def as_toml(policy: Mapping[str, Any]) -> str:
-    """A policy as the table of a study file.
-
-    >>> print(as_toml({"preset": "carbon_router", "gate_bias": -0.5}), end="")
-    [policy.learned_gate]
-    preset = "carbon_router"
-    gate_bias = -0.5
-    """
-    lines = [f"{key} = {json.dumps(value)}" for key, value in policy.items()]
-    return "\n".join([f"[policy.{LEARNED}]", *lines]) + "\n"
-
-
 def write_gate(directory: Path, outcome: LearnedGate, wall_s: float) -> None:
     """Writes `GATE_FILES` into a directory; `gates.csv` is the summary of sessions held out."""
     tables = {name: getattr(outcome, name) for name in TABLES if name != "gates"}
     tables["gates"] = outcome.comparison.summary
-    write_whole(directory / "policy.toml", as_toml(outcome.policy))
+    (directory / STUDY).write_text(study_file(outcome.study, LEARNED, outcome.policy))
     record = run_record(outcome.judged, outcome.comparison, gate_notes(outcome), wall_s)
     write_tables(directory, tables, record | {"policy": dict(outcome.policy)})

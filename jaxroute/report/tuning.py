@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import tomli_w
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from jaxroute.report.files import run_record, write_tables
+from jaxroute.report.files import run_record, study_file, write_tables
 from jaxroute.report.tables import grid, put, put_notes, show, with_interval
 from jaxroute.report.target import RECORD
 from jaxroute.tuning import SEARCHED, TUNED, Tuning
@@ -70,7 +69,8 @@ def tuning_notes(tuning: Tuning) -> Iterator[str]:
 
 def write_tuning(directory: Path, tuning: Tuning, wall_s: float) -> None:
     """Writes `TUNING_FILES` into a directory."""
-    (directory / STUDY).write_text(tuned_study(tuning))
+    table = tuning.study.config.policy[TUNED].model_dump(exclude_none=True)
+    (directory / STUDY).write_text(study_file(tuning.study, TUNED, table))
     _curve(tuning).savefig(directory / CURVE)
     tables = {
         "summary": tuning.judged.summary,
@@ -82,15 +82,6 @@ def write_tuning(directory: Path, tuning: Tuning, wall_s: float) -> None:
     record |= {"tuned": dict(tuning.fields), "objective": dict(tuning.scores)}
     record |= {"tune_s": round(tuning.tune_s, 3), "search_s": round(tuning.search_s, 3)}
     write_tables(directory, tables, record)
-
-
-def tuned_study(tuning: Tuning) -> str:
-    """The study as a file, its paths absolute, with the tuned policy among its own."""
-    config = tuning.study.config
-    values: dict[str, Any] = config.model_dump(exclude_unset=True, exclude_none=True)
-    if config.policies is not None:
-        values["policies"] = [*dict.fromkeys((*config.policies, TUNED))]
-    return tomli_w.dumps(values, multiline_strings=False)
 
 
 def _curve(tuning: Tuning) -> Figure:
