@@ -63,8 +63,13 @@ class Tuning:
 
     @property
     def better(self) -> bool:
-        """Whether tuning did better than the search, on the sessions held out."""
-        return self.scores[TUNED] < self.scores[SEARCHED]
+        """Whether tuning did better than the search, on the sessions held out.
+
+        In the mean, with an interval above 0 somewhere, and nowhere one below.
+        """
+        over = self.gains[self.gains["over"] == SEARCHED]
+        ahead, behind = (over["gain_lo_pct"] > 0).any(), (over["gain_hi_pct"] < 0).any()
+        return bool(self.scores[TUNED] < self.scores[SEARCHED] and ahead and not behind)
 
 
 def tune(study: Study, options: Mapping[str, Any] | None = None) -> Tuning:

@@ -131,14 +131,13 @@ def test_what_is_at_stake_is_what_a_sure_gate_stops(study, some):
     pd.testing.assert_frame_equal(wishes.at_stake(asked), stopped)
 
 
+@pytest.mark.slow  # fits and judges a gate
 def test_the_gate_of_the_table_is_the_gate_that_was_judged(found, tmp_path):
     """The table written, read back as a study file, and replayed by the batch engine."""
     shown.write_gate(tmp_path, found, 1.0)
     assert {path.name for path in tmp_path.iterdir()} == set(shown.GATE_FILES)
-    table = (tmp_path / "learned_gate.toml").read_text()
-    assert tomllib.loads(table)["policy"][LEARNED] == found.policy
-    path = tmp_path / "study.toml"
-    path.write_text(f'policies = ["{LEARNED}"]\n{table}')
+    path = tmp_path / shown.STUDY
+    assert tomllib.loads(path.read_text())["policy"][LEARNED] == found.policy
     params = jr.load_study(path).policies[LEARNED]
     np.testing.assert_array_equal(params.gate_weights, np.float32(found.logistic.weights))
     data, world = found.judged.datasets[0], found.judged.world
@@ -186,6 +185,7 @@ def test_it_learns_from_one_half_and_judges_the_other(study, found):
     np.testing.assert_allclose(expected, [least[found.best_constant], least[LEARNED]], rtol=1e-6)
 
 
+@pytest.mark.slow  # fits and judges a gate
 def test_gains_are_differences_of_what_compare_shows(found):
     summary = found.comparison.summary.set_index(["retention", "policy"])["saving_pct"]
     assert len(found.against) == 2 * 2 * 4
@@ -197,6 +197,7 @@ def test_gains_are_differences_of_what_compare_shows(found):
     assert found.against["gain_lo_pct"].notna().any()
 
 
+@pytest.mark.slow  # fits and judges a gate
 def test_misses_add_up_to_what_the_plan_saves_more(found):
     assert set(found.misses["retention"]) == {"drop"}
     assert set(found.misses["kind"]) <= set(misses.KINDS)
@@ -232,6 +233,7 @@ def test_it_is_reproducible(study, found):
         pd.testing.assert_frame_equal(getattr(again, name), getattr(found, name))
 
 
+@pytest.mark.slow  # fits and judges a gate
 def test_the_report_says_of_each_line_whether_it_beats_the_constant(found):
     lines = list(shown.verdicts(found))
     for retention in found.judged.retentions:

@@ -168,6 +168,7 @@ def study(folder):
     return jr.load_study(folder / "study.toml")
 
 
+@pytest.mark.slow  # compiles a program for each rule
 def test_compare_takes_rules_by_name(study):
     """Every row is what `evaluate` gives of that policy, in the study's order."""
     outcome = comparison.run(study)

@@ -259,6 +259,7 @@ def stepped(rng, feature):
     }
 
 
+@pytest.mark.slow  # a program for each of many worlds
 def test_any_setting_decides_as_the_engine_in_any_world():
     rng, cases = np.random.default_rng(8), 44
 

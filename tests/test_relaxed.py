@@ -20,7 +20,7 @@ cold = jax.jit(jax.vmap(lambda p, s, w: soft_totals(p, s, w, 1e-6), in_axes=(0, 
 hard = jax.jit(jax.vmap(evaluate, in_axes=(0, None, None)))
 
 
-@pytest.mark.parametrize("retention", RETENTIONS)
+@pytest.mark.parametrize("retention", RETENTIONS)  # compiled once for all
 def test_it_is_the_replay_as_the_temperature_goes_to_0(retention):
     params = stack(setting(name) for name in SETTINGS)
     for seed in range(4):
@@ -35,6 +35,7 @@ def test_it_is_the_replay_as_the_temperature_goes_to_0(retention):
             np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3, err_msg=field)
 
 
+@pytest.mark.slow  # compiles the relaxed replay, or its gradient
 def test_a_hotter_replay_is_farther_from_it():
     sessions, world = case(1, np.float32, sessions=20)
     params = setting("gated")
@@ -76,6 +77,7 @@ def edges():
     yield "nobody allowed", sessions, world
 
 
+@pytest.mark.slow  # compiles the relaxed replay, or its gradient
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_slopes_are_finite_at_the_edges(retention):
     with jax.debug_nans(True):
@@ -84,8 +86,8 @@ def test_slopes_are_finite_at_the_edges(retention):
                 params = setting(name)
                 if label == "no carbon":
                     params = params.replace(embodied_weight=0.0)
-                if label == "nobody allowed":
-                    params = params.replace(model_allowed=[0.0, 0.0])
+                nobody = label == "nobody allowed"
+                params = params.replace(model_allowed=[0.0 if nobody else 1.0] * 2)
                 for heat in (1.0, 1e-4):
                     there = under(world, retention, np.float32)
                     found = slope(params, sessions, there, heat)
@@ -93,6 +95,7 @@ def test_slopes_are_finite_at_the_edges(retention):
                         assert np.isfinite(leaf).all(), (label, name, heat)
 
 
+@pytest.mark.slow  # compiles the relaxed replay, or its gradient
 def test_sums_do_not_depend_on_the_layout():
     sessions, world = case(2, np.float32, sessions=7, turns=5)
     wide = jax.tree.map(
@@ -106,6 +109,7 @@ def test_sums_do_not_depend_on_the_layout():
         np.testing.assert_allclose(getattr(one, field), getattr(other, field), rtol=1e-5)
 
 
+@pytest.mark.slow  # compiles the relaxed replay, or its gradient
 def test_it_is_the_callers_to_transform():
     sessions, world = case(3, np.float32)
     two = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), world.intensity_g_per_kwh)
@@ -137,6 +141,7 @@ def test_a_softmax_without_one_in_linear_time():
     np.testing.assert_allclose(rest.received(flow), received, atol=1e-6)
 
 
+@pytest.mark.slow  # compiles the relaxed replay, or its gradient
 def test_its_program_is_the_same_for_other_numbers():
     sessions, world = case(4, np.float32)
     traced = jax.jit(loss)

@@ -1,8 +1,6 @@
 """Search by Optuna: what it is told, how it goes on, and what is judged on sessions held out."""
 
-import runpy
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -72,6 +70,7 @@ def complete(found):
     return found.trials.query("state == 'complete'").drop(columns="trial").reset_index(drop=True)
 
 
+@pytest.mark.slow  # several searches, each compiled
 def test_batches_of_other_numbers_compile_nothing(small, monkeypatch):
     """Nor does a last one that is not full; prices of nothing and a floor come and go."""
     traced, after = [], []
@@ -114,6 +113,7 @@ def test_the_value_told_is_what_evaluate_gives(small, whole):
     assert whole.trials["carbon_g"].nunique() > BATCH
 
 
+@pytest.mark.slow  # several searches, each compiled
 def test_the_best_is_judged_on_sessions_held_out(small, whole):
     """Its table of the study file, read back, gives the scores of both parts."""
     ((_, table),) = whole.policies.items()
@@ -135,6 +135,7 @@ def test_the_best_is_judged_on_sessions_held_out(small, whole):
             assert row["saving_lo_pct"] < saving < row["saving_hi_pct"]
 
 
+@pytest.mark.slow  # several searches, each compiled
 def test_a_search_is_of_its_seed(small, whole):
     again = jr.search(small, SPACE, trials=3 * BATCH)
     pd.testing.assert_frame_equal(again.trials, whole.trials)
@@ -151,6 +152,7 @@ def storages(tmp_path):
     yield JournalStorage(JournalFileBackend(str(tmp_path / "trials.log")))
 
 
+@pytest.mark.slow  # several searches, each compiled
 def test_a_search_goes_on_where_it_stopped(small, whole, tmp_path):
     for storage in storages(tmp_path):
         some = jr.search(small, SPACE, trials=BATCH, storage=storage)
@@ -162,6 +164,7 @@ def test_a_search_goes_on_where_it_stopped(small, whole, tmp_path):
         pd.testing.assert_frame_equal(enough.trials, whole.trials)
 
 
+@pytest.mark.slow  # several searches, each compiled
 def test_a_search_killed_within_a_batch_tries_it_again(small, whole, tmp_path, monkeypatch):
     storage, table, calls = f"sqlite:///{tmp_path / 'trials.db'}", measuring.table, []
 
@@ -184,6 +187,7 @@ def test_a_search_killed_within_a_batch_tries_it_again(small, whole, tmp_path, m
     assert not abandoned["pareto"].any()
 
 
+@pytest.mark.slow  # several searches, each compiled
 def test_a_sampler_of_ones_own(small, tmp_path):
     storage = f"sqlite:///{tmp_path / 'trials.db'}"
     sampler = optuna.samplers.RandomSampler(seed=3)
@@ -209,6 +213,7 @@ def test_a_storage_with_another_search_is_refused(small, tmp_path):
         jr.search(small, SPACE, storage=storage, study_name="mine")
 
 
+@pytest.mark.slow  # several searches, each compiled
 def test_the_front_of_several_objectives(small):
     objectives = ("saving_pct", "mean_e2e_s")
     found = jr.search(small, SPACE, objectives=objectives, trials=3 * BATCH)
@@ -225,6 +230,7 @@ def test_the_front_of_several_objectives(small):
     assert len(found.scores) == 2 * 2 * len(found.best)
 
 
+@pytest.mark.slow  # several searches, each compiled
 def test_a_trial_without_a_number_has_failed(small, monkeypatch):
     table = measuring.table
 
@@ -295,10 +301,3 @@ def test_optuna_is_quiet_in_a_search_alone(small, capsys):
     jr.search(small, SPACE, trials=2)
     assert capsys.readouterr().err == ""
     assert optuna.logging.get_verbosity() == before == optuna.logging.INFO
-
-
-def test_the_example_runs(capsys, monkeypatch):
-    monkeypatch.setattr(searching, "BATCH", 64)
-    runpy.run_path(str(Path(__file__).parents[1] / "examples/optuna_study.py"), run_name="__main__")
-    printed = capsys.readouterr().out
-    assert "held_out" in printed

@@ -8,7 +8,7 @@ from soft_check import RETENTIONS, SETTINGS, case, setting, slope, smooth_fields
 
 from jaxroute.world import cast
 
-CHANGE, HEAT = 1e-6, 0.3  # of the sum, by a step
+CHANGE, HEAT = 1e-8, 0.3  # of the sum, by a step: more would cross the kinks of soft floors
 
 if __name__ == "__main__":
     checked = 0

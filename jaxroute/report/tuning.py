@@ -26,9 +26,10 @@ TUNING_FILES = (STUDY, CURVE, *(f"{name}.csv" for name in TABLES), RECORD)
 def show_tuning(tuning: Tuning, out: Console) -> None:
     """Prints the comparison on the sessions held out, the starts, and what was found."""
     show(tuning.judge, tuning.judged, out)
+    order = tuning.starts["learned"].sort_values().index
     made = functools.partial(_starts, tuning.starts)
-    columns = [*tuning.fields, *_SCORES]
-    put(out, made, "starts: where they ended, and the objective", [columns, list(_SCORES)])
+    choices = [[f"start {n}" for n in order[:count]] for count in (12, 6, 3, 1)]
+    put(out, made, "the best starts: where they ended, and the objective there", choices)
     put_notes(out, tuning_notes(tuning))
 
 
@@ -40,9 +41,11 @@ _SCORES = {
 
 
 def _starts(starts: pd.DataFrame, title: str, columns: list[str]) -> Table:
-    table = grid(title, "start", [_SCORES.get(name, name) for name in columns])
-    for start, row in starts.iterrows():
-        table.add_row(str(start), *(f"{row[name]:.4g}" for name in columns))
+    table, shown = grid(title, "", columns), [int(name.split()[1]) for name in columns]
+    for field in starts:
+        if field == next(iter(_SCORES)):
+            table.add_section()
+        table.add_row(_SCORES.get(field, field), *(f"{starts[field][n]:.4g}" for n in shown))
     return table
 
 
@@ -56,7 +59,7 @@ def tuning_notes(tuning: Tuning) -> Iterator[str]:
     yield f"{TUNED}: " + ", ".join(f"{name} = {value:g}" for name, value in tuning.fields.items())
     mine, theirs = tuning.scores[TUNED], tuning.scores[SEARCHED]
     than = f"the best of {tuning.settings:,} Sobol points of the same space"
-    verdict = f"better than {than}" if tuning.better else f"NOT better than {than}: use those"
+    verdict = f"better than {than}" if tuning.better else f"NOT better than {than}"
     yield f"on the sessions held out {TUNED} is {verdict} ({mine:.5f}, {theirs:.5f})"
     gains: Any = tuning.gains.to_dict("records")
     for row in gains:
