@@ -42,7 +42,7 @@ _SCORES = {
 
 def _starts(starts: pd.DataFrame, title: str, columns: list[str]) -> Table:
     table, shown = grid(title, "", columns), [int(name.split()[1]) for name in columns]
-    for field in starts:
+    for field in map(str, starts):
         if field == next(iter(_SCORES)):
             table.add_section()
         table.add_row(_SCORES.get(field, field), *(f"{starts[field][n]:.4g}" for n in shown))
