@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from jaxroute import batch, bootstrap, comparison, logistic, misses, wishes
+from jaxroute import batch, comparison, logistic, misses, paired, wishes
 from jaxroute.catalogue import logit
 from jaxroute.comparison import Comparison, Report
 from jaxroute.config import StudyConfig
@@ -58,9 +58,8 @@ class LearnedGate:
       reliability: as `jaxroute.logistic.reliability`, a dataset and rule.
       judged: the study of the sessions held out, with every gate as a policy.
       comparison: of it (`jaxroute.comparison.run`).
-      against: one row a dataset, retention, `gate` (the two learned ones) and `rival`: `gain_pct`,
-        `gain_lo_pct`, `gain_hi_pct`, what the gate emits less, in % of the baseline's carbon, with
-        a paired bootstrap 95 % interval.
+      against: what the two learned gates emit less than the constant ones and than none
+        (`jaxroute.paired.gains`).
       misses: of `LEARNED`, as `jaxroute.misses.table`, a dataset and retention where the plan is an
         optimum.
     """
@@ -129,6 +128,7 @@ def fit_gate(study: Study, report: Report = lambda step, share: None) -> Learned
     told = wishes.at_stake(_wishes(judge))
     base = float(back.mean())
     outcome = comparison.run(judged, lambda step, share: report(step, 0.5 + 0.4 * share))
+    pairs = [(gate, rival) for gate in (BY_LABELS, LEARNED) for rival in (*CONSTANTS, UNGATED)]
     report("misses", 0.9)
     lost = misses.table(judged, LEARNED, outcome.summary)
     return LearnedGate(
@@ -144,7 +144,7 @@ def fit_gate(study: Study, report: Report = lambda step, share: None) -> Learned
         reliability=_reliability(told, found, base),
         judged=judged,
         comparison=outcome,
-        against=_against(judged, outcome.sessions, [*CONSTANTS, UNGATED]),
+        against=paired.gains(judged, outcome.sessions, pairs),
         misses=lost,
     )
 
@@ -259,33 +259,3 @@ def _reliability(moves: pd.DataFrame, found: Logistic, base: float) -> pd.DataFr
         ],
         ignore_index=True,
     )[["dataset", "rule", "low", "high", "count", "mean_chance", "observed_share"]]
-
-
-def _against(study: Study, sessions: pd.DataFrame, rivals: Sequence[str]) -> pd.DataFrame:
-    """The learned gates held against others, session by session."""
-    rows: list[dict[str, Any]] = []
-    for dataset in study.datasets:
-        for retention in study.retentions:
-            own = sessions[
-                (sessions["dataset"] == dataset.label) & (sessions["retention"] == retention)
-            ]
-            grams = {name: each.to_numpy() for name, each in own.groupby("policy")["carbon_g"]}
-            pairs = [(gate, rival) for gate in (BY_LABELS, LEARNED) for rival in rivals]
-            gains = np.stack([grams[rival] - grams[gate] for gate, rival in pairs])
-            base = grams[study.config.baseline]
-            sums = bootstrap.sums(gains, base, dataset.hashes, study.config.seed)[0]
-            half = 100 * bootstrap.half_width(sums)
-            gain = 100 * gains.sum(-1) / base.sum()
-            rows += [
-                {
-                    "dataset": dataset.label,
-                    "retention": retention,
-                    "gate": gate,
-                    "rival": rival,
-                    "gain_pct": gain[n],
-                    "gain_lo_pct": gain[n] - half[n],
-                    "gain_hi_pct": gain[n] + half[n],
-                }
-                for n, (gate, rival) in enumerate(pairs)
-            ]
-    return pd.DataFrame(rows)

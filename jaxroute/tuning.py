@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from jaxroute import bootstrap, comparison, descent, measuring, memory, space, stats
+from jaxroute import comparison, descent, measuring, memory, paired, space, stats
 from jaxroute.batch import MOST_SETTINGS
 from jaxroute.comparison import Comparison, Report
 from jaxroute.config import PolicyConfig, StudyConfig
@@ -42,8 +42,8 @@ class Tuning:
         trace, so that it also says how pieces differ.
       judged: the comparison on the sessions held out: the study's baseline, what was tuned, `tuned`
         and `best_of_search`.
-      gains: one row a dataset and retention: what `tuned` emits less than `best_of_search` and than
-        the policy that was tuned, in % of the baseline's carbon, with a paired 95 % interval.
+      gains: what `tuned` emits less than `best_of_search`, and than the policy that was tuned
+        (`jaxroute.paired.gains`).
       scores: by name, the objective of those two and of the policy on the sessions held out.
       settings: how many settings the search tried.
       tune_s, search_s: seconds that both took, compiling included.
@@ -67,7 +67,7 @@ class Tuning:
 
         In the mean, with an interval above 0 somewhere, and nowhere one below.
         """
-        over = self.gains[self.gains["over"] == SEARCHED]
+        over = self.gains[self.gains["rival"] == SEARCHED]
         ahead, behind = (over["gain_lo_pct"] > 0).any(), (over["gain_hi_pct"] < 0).any()
         return bool(self.scores[TUNED] < self.scores[SEARCHED] and ahead and not behind)
 
@@ -141,6 +141,7 @@ def run(study: Study, report: Report = lambda step, share: None) -> Tuning:
     names = dict.fromkeys([config.policy, *named, study.config.baseline])
     judge = _with_policies(judge, named).with_policies(list(names))
     judged = comparison.run(judge, report)
+    pairs = [(TUNED, rival) for rival in dict.fromkeys((SEARCHED, config.policy))]
     return Tuning(
         study=_with_policies(study, {TUNED: named[TUNED]}),
         judge=judge,
@@ -152,7 +153,7 @@ def run(study: Study, report: Report = lambda step, share: None) -> Tuning:
         ).rename_axis("start"),
         loss=loss,
         judged=judged,
-        gains=_gains(judge, judged, config.policy),
+        gains=paired.gains(judge, judged.sessions, pairs),
         scores=dict(zip([TUNED, SEARCHED, config.policy], held[len(ends) :], strict=True)),
         settings=len(drawn),
         tune_s=tuned_s,
@@ -218,30 +219,3 @@ def _policy(
 def _with_policies(study: Study, named: Mapping[str, PolicyConfig]) -> Study:
     policies = {**study.config.policy, **named}
     return dataclasses.replace(study, config=study.config.model_copy(update={"policy": policies}))
-
-
-def _gains(study: Study, judged: Comparison, policy: str) -> pd.DataFrame:
-    """What `tuned` saves over the others, paired by session, in % of the baseline's carbon."""
-    rows = []
-    for dataset in study.datasets:
-        for retention in study.retentions:
-            of = judged.sessions.query("dataset == @dataset.label and retention == @retention")
-            carbon = {name: each["carbon_g"].to_numpy() for name, each in of.groupby("policy")}
-            base = carbon[study.config.baseline]
-            for name in dict.fromkeys((SEARCHED, policy)):
-                gained = carbon[name] - carbon[TUNED]
-                sums = bootstrap.sums(gained, base, dataset.hashes, study.config.seed)[0]
-                gain, half = (
-                    100 * float(x) for x in (gained.sum() / base.sum(), bootstrap.half_width(sums))
-                )
-                rows.append(
-                    {
-                        "dataset": dataset.label,
-                        "retention": retention,
-                        "over": name,
-                        "gain_pct": gain,
-                        "gain_lo_pct": gain - half,
-                        "gain_hi_pct": gain + half,
-                    }
-                )
-    return pd.DataFrame(rows)

@@ -190,7 +190,7 @@ def test_gains_are_differences_of_what_compare_shows(found):
     summary = found.comparison.summary.set_index(["retention", "policy"])["saving_pct"]
     assert len(found.against) == 2 * 2 * 4
     for row in found.against.itertuples():
-        gain = summary[row.retention, row.gate] - summary[row.retention, row.rival]
+        gain = summary[row.retention, row.policy] - summary[row.retention, row.rival]
         assert row.gain_pct == pytest.approx(gain, abs=1e-9)
         if not np.isnan(row.gain_lo_pct):  # too few sessions differ
             assert row.gain_lo_pct <= row.gain_pct <= row.gain_hi_pct

@@ -71,7 +71,7 @@ def missed(outcome: LearnedGate) -> Iterator[tuple[str, str, float]]:
 
 def verdicts(outcome: LearnedGate) -> Iterator[str]:
     """Whether the learned gate beats the best constant, and every other, a line each."""
-    for key, rows in outcome.against.groupby(["dataset", "retention", "gate"], sort=False):
+    for key, rows in outcome.against.groupby(["dataset", "retention", "policy"], sort=False):
         dataset, retention, gate = key
         for row in rows.to_dict("records"):
             if gate != LEARNED or row["rival"] not in (outcome.best_constant, UNGATED):
@@ -84,7 +84,7 @@ def verdicts(outcome: LearnedGate) -> Iterator[str]:
             else:
                 told = "does not beat"
             yield f"{dataset}, {retention}: {gate} {told} {row['rival']}: by {gain} % of the carbon"
-    rows = outcome.against[outcome.against["gate"] == LEARNED]
+    rows = outcome.against[outcome.against["policy"] == LEARNED]
     rows = rows[rows["rival"] != UNGATED]
     yield (
         f"{LEARNED} against {', '.join(CONSTANTS)} on each dataset under each retention: it emits "
@@ -176,7 +176,7 @@ def _gates(outcome: LearnedGate, rows: pd.DataFrame, title: str, _: list[str]) -
     against = _of(outcome.against, dataset, retention)
     gains = {
         row["rival"]: with_interval(row, "gain")
-        for row in against[against["gate"] == LEARNED].to_dict("records")
+        for row in against[against["policy"] == LEARNED].to_dict("records")
     }
     exact = drops_only(outcome.judged.retentions[retention])
     for row in rows[rows["policy"] != BOUND_ROW].to_dict("records"):
