@@ -20,6 +20,10 @@ PLAIN_WIDTH = 200
 """Columns where the output is no terminal, so that a pipe loses nothing."""
 
 
+ANY_WIDTH = 10_000
+"""Columns to measure a table by: rich takes no more for its width than it is given."""
+
+
 def _figure(value: float) -> str:
     """One decimal where that is enough, four digits where it is not; never minus nothing."""
     return f"{value:,.1f}" if abs(value) >= 100 or value == 0 else f"{value:.4g}"
@@ -118,7 +122,7 @@ def put(
     choices: Sequence[list[str]],
 ) -> None:
     """Prints the table of a title and columns: the first choice of them that fits, or the last."""
-    roomy = out.options.update(width=PLAIN_WIDTH, max_width=PLAIN_WIDTH)
+    roomy = out.options.update(width=ANY_WIDTH, max_width=ANY_WIDTH)
     for columns in choices:
         more = "" if columns == choices[0] else " (more in a wider terminal)"
         made = table(f"{title}{more}", columns)
