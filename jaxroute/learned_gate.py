@@ -62,6 +62,8 @@ class LearnedGate:
         (`jaxroute.paired.gains`).
       misses: of `LEARNED`, as `jaxroute.misses.table`, a dataset and retention where the plan is an
         optimum.
+      ceilings: what a gate on the same scores that knew the future would capture there
+        (`jaxroute.misses.ceilings`).
     """
 
     study: Study
@@ -76,6 +78,7 @@ class LearnedGate:
     comparison: Comparison
     against: pd.DataFrame
     misses: pd.DataFrame
+    ceilings: pd.DataFrame
 
     @property
     def params(self) -> RouterParams:
@@ -131,6 +134,8 @@ def fit_gate(study: Study, report: Report = lambda step, share: None) -> Learned
     pairs = [(gate, rival) for gate in (BY_LABELS, LEARNED) for rival in (*CONSTANTS, UNGATED)]
     report("misses", 0.9)
     lost = misses.table(judged, LEARNED, outcome.summary)
+    report("a gate that knows the future", 0.95)
+    ceilings = misses.ceilings(judged, LEARNED, outcome.summary)
     return LearnedGate(
         study=study,
         policy=tables[LEARNED],
@@ -146,6 +151,7 @@ def fit_gate(study: Study, report: Report = lambda step, share: None) -> Learned
         comparison=outcome,
         against=paired.gains(judged, outcome.sessions, pairs),
         misses=lost,
+        ceilings=ceilings,
     )
 
 

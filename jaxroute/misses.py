@@ -1,10 +1,14 @@
 """Where a router still loses to the hindsight plan: which decisions, at which turns, and why."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from jaxroute import bounds, comparison, wishes
 from jaxroute.config import PLAN_ROW
+from jaxroute.foresight import foreseeing_gate
 from jaxroute.gate import FEATURES
 from jaxroute.study import Study
 
@@ -39,19 +43,48 @@ def table(study: Study, policy: str, summary: pd.DataFrame) -> pd.DataFrame:
       `turn`, `prefix_tokens`, `p_back` and the features.
     """
     rows = [pd.DataFrame(columns=["dataset", "retention", *GROUP])]
+    for dataset, label, params, world, (baseline_g, plan_g) in _dropping(study, policy, summary):
+        told = wishes.turns(params, dataset, world, regret=True)
+        lost = grouped(told, baseline_g - plan_g)
+        rows.append(lost.assign(dataset=dataset.label, retention=label))
+    joined = pd.concat(rows, ignore_index=True)
+    return joined[["dataset", "retention", *joined.columns.drop(["dataset", "retention"])]]
+
+
+def ceilings(study: Study, policy: str, summary: pd.DataFrame) -> pd.DataFrame:
+    """What the best gate on a policy's scores captures, where the hindsight plan is an optimum.
+
+    Args:
+      study, policy, summary: as for `table`.
+
+    Returns:
+      One row a dataset and retention: `captured_of_plan_pct` of a gate that knows the future
+      (`jaxroute.foresight`), in its place.
+    """
+    rows = []
+    for dataset, label, params, world, (baseline_g, plan_g) in _dropping(study, policy, summary):
+        grams = [
+            np.asarray(foreseeing_gate(params, sessions, world), np.float64)[
+                : part.stop - part.start
+            ]
+            for part, sessions in dataset.blocks()
+        ]
+        captured = 100 * (baseline_g - np.concatenate(grams).sum()) / (baseline_g - plan_g)
+        rows.append((dataset.label, label, captured))
+    return pd.DataFrame(rows, columns=["dataset", "retention", "captured_of_plan_pct"])
+
+
+def _dropping(study: Study, policy: str, summary: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Dataset, retention, policy, world, carbon of baseline and plan, where the plan is best."""
     for dataset in study.datasets if study.bounded else ():
         params = comparison.resolved(study.with_policies([policy]), dataset)[policy]
         for label, retention in study.retentions.items():
             if not bounds.drops_only(retention):
                 continue
-            world = study.world.replace(retention=retention)
-            told = wishes.turns(params, dataset, world, regret=True)
             grams = summary[(summary["dataset"] == dataset.label) & (summary["retention"] == label)]
             carbon_g = grams.set_index("policy")["carbon_g"]
-            attainable_g = carbon_g[study.config.baseline] - carbon_g[PLAN_ROW]
-            rows.append(grouped(told, attainable_g).assign(dataset=dataset.label, retention=label))
-    joined = pd.concat(rows, ignore_index=True)
-    return joined[["dataset", "retention", *joined.columns.drop(["dataset", "retention"])]]
+            ends_g = carbon_g[study.config.baseline], carbon_g[PLAN_ROW]
+            yield dataset, label, params, study.world.replace(retention=retention), ends_g
 
 
 def kinds(told: pd.DataFrame) -> pd.Series:
