@@ -17,6 +17,7 @@ from jaxroute.tuning import SEARCHED, TUNED, with_options
 AXES = {
     "gate_strength": Range(low=0.1, high=4.0, log=True),
     "gate_weights[3]": Range(low=-2.0, high=3.0),
+    "quality_floor": Range(low=0.0, high=0.9),
 }
 
 
@@ -59,7 +60,7 @@ def test_a_policy_masked_by_a_dataset_is_refused(study):
 
 def test_every_field_of_the_gate_is_where_the_cube_says():
     box = descent.Box.of(AXES)
-    for unit in ([0.0, 0.0], [1.0, 1.0], [0.5, 0.2]):
+    for unit in ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.5, 0.2, 0.6]):
         numbers = box.at(np.array(unit))
         base = jax.tree.map(np.asarray, presets["hysteresis"])
         params = descent.with_fields(jax.tree.map(jax.numpy.asarray, base), tuple(AXES), numbers)
@@ -72,9 +73,9 @@ def test_every_field_of_the_gate_is_where_the_cube_says():
 
 def test_the_first_start_is_the_policy_itself():
     config = TuneConfig(starts=3, space=AXES)
-    starts = descent._starts(config, np.array([1.0, 0.5]), seed=0)
-    assert starts.shape == (3, 2)
-    np.testing.assert_allclose(starts[0], [np.log(10) / np.log(40), 0.5])
+    starts = descent._starts(config, np.array([1.0, 0.5, 0.6]), seed=0)
+    assert starts.shape == (3, 3)
+    np.testing.assert_allclose(starts[0], [np.log(10) / np.log(40), 0.5, 2 / 3])
     assert ((starts >= 0) & (starts <= 1)).all()
     assert set(GATE) == {"gate_strength", "gate_bias", "hysteresis"} | {
         f"gate_weights[{n}]" for n in range(8)
@@ -82,9 +83,7 @@ def test_the_first_start_is_the_policy_itself():
 
 
 @pytest.mark.slow  # compiles the gradient of the relaxed replay
-def test_it_descends_again_and_again_the_same_and_compare_reads_it(
-    study, tmp_path, monkeypatch, capsys
-):
+def test_it_descends_and_again_the_same_and_compare_reads_it(study, tmp_path, monkeypatch, capsys):
     options = {
         "space": {name: axis.model_dump() for name, axis in AXES.items()},
         "starts": 2,
@@ -98,6 +97,11 @@ def test_it_descends_again_and_again_the_same_and_compare_reads_it(
     np.testing.assert_array_equal(found.starts, again.starts)
     np.testing.assert_array_equal(found.loss, again.loss)
     np.testing.assert_array_equal(found.gains.gain_pct, again.gains.gain_pct)
+
+    good = tune(study, options | {"least_quality": 0.65})
+    means = [each.judged.summary.set_index("policy")["mean_quality"] for each in (found, good)]
+    assert means[0][TUNED] < 0.55 < means[1][TUNED]
+    assert found.fields["quality_floor"] < good.fields["quality_floor"]
 
     first, last = found.loss.query("step < 6"), found.loss.query("step >= 18")
     assert last["loss"].mean() < first["loss"].mean()
@@ -121,15 +125,3 @@ def test_it_descends_again_and_again_the_same_and_compare_reads_it(
         cli.main()
     assert not caught.value.code
     assert " tuned " in capsys.readouterr().out
-
-
-@pytest.mark.slow  # compiles the gradient of the relaxed replay
-def test_quality_is_bought_where_it_is_asked_for(study):
-    floor = {"quality_floor": {"low": 0.0, "high": 0.9}}
-    common = {"space": floor, "starts": 2, "steps": 24, "learning_rate": 0.05}
-    cheap = tune(study, common)
-    good = tune(study, common | {"least_quality": 0.6})
-    for found, over in ((cheap, False), (good, True)):
-        learned = found.judged.summary.set_index("policy")["mean_quality"]["tuned"]
-        assert (learned > 0.55) == over
-    assert cheap.fields["quality_floor"] < good.fields["quality_floor"]
