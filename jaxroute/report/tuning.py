@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -67,7 +68,12 @@ def tuning_notes(tuning: Tuning) -> Iterator[str]:
         where, less = f"{row['dataset']}, {row['retention']}", with_interval(row, "gain")
         yield f"{where}: {TUNED} emits {less} % of {baseline} less than {row['rival']}{sure}"
     if config is not None and config.least_quality is not None:
-        yield f"least mean quality asked for: {config.least_quality:g}"
+        reached = np.isfinite(tuning.starts["learned"]).sum()
+        yield (
+            f"a mean quality of {config.least_quality:g} is reached, on the sessions learned from, "
+            f"by the ends of {reached} of {len(tuning.starts)} starts; the objective of others is "
+            "infinite"
+        )
 
 
 def write_tuning(directory: Path, tuning: Tuning, wall_s: float) -> None:
