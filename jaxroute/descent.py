@@ -215,7 +215,8 @@ def _step(
 
     slopes = jax.vmap(jax.value_and_grad(loss, has_aux=True))
     (losses, quality), slope = slopes(climb.at, climb.price)
-    direction, optimiser = jax.vmap(optax.scale_by_adam().update)(slope, climb.optimiser)
+    with jax.numpy_dtype_promotion("standard"):  # as optax takes it
+        direction, optimiser = jax.vmap(optax.scale_by_adam().update)(slope, climb.optimiser)
     lacks = given.least_quality - quality
     left = Climb(
         at=jnp.clip(climb.at - now.rate * direction, 0, 1),
