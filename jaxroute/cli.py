@@ -51,7 +51,7 @@ from jaxroute.report.target import discard_unfinished, whole_directory
 from jaxroute.report.tuning import TUNING_FILES, show_tuning, write_tuning
 from jaxroute.study import load_study
 
-BAD_INPUT, INTERRUPTED = 2, 130
+BAD_INPUT, SIGNALLED = 2, 128
 
 app = typer.Typer(
     name="jaxroute",
@@ -272,7 +272,10 @@ def tune(
     out: Out = None,
     seed: Seed = None,
 ) -> None:
-    """A policy's numbers by gradient, judged on sessions held out; `[tune]` says which and how."""
+    """A policy's numbers by gradient, judged on sessions held out; takes some minutes.
+
+    What is tuned, and how, stands in the study's table named tune; without it, the gate.
+    """
     began = time.perf_counter()
     use_every_core()
     with _at_work(out, TUNING_FILES) as (directory, report):
@@ -334,16 +337,18 @@ def explain(
     turns.show(told, console())
 
 
-def _interrupt(*_: object) -> None:
+def _interrupt(number: int, _: object) -> None:
     """Leaves at once: an exception inside a compiled call's callbacks would be lost, or fatal."""
     discard_unfinished()
-    os._exit(INTERRUPTED)
+    os._exit(SIGNALLED + number)
 
 
 def main() -> None:
     """Runs the command line; bad input is one line on stderr and status 2."""
     reuse_compilations()
-    before = signal.signal(signal.SIGINT, _interrupt)
+    before = {
+        number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     usage_error: Any = typer.BadParameter.__base__  # click's, wherever typer keeps it
     try:
         status = app(standalone_mode=False)
@@ -358,7 +363,8 @@ def main() -> None:
     except OSError as error:
         sys.exit(_complain(f"found {error}, expected a file system with room"))
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     sys.exit(status)
 
 

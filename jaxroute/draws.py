@@ -102,7 +102,8 @@ def noise(
     """A uniform of each turn and deployment on [0, 1), `[N, D]`, keyed by the deployment's name."""
     names = name_hashes(deployments).astype(np.uint32)
     words = _padded(_words(hashes, turns))
-    return np.asarray(_noise(_purpose_key(seed, purpose), words, names))[: len(hashes)]
+    with jax.ensure_compile_time_eval():  # also where a caller's trace first asks for sessions
+        return np.asarray(_noise(_purpose_key(seed, purpose), words, names))[: len(hashes)]
 
 
 _POISSON_CDF = pdtr(np.arange(12), 1.0)

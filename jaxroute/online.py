@@ -184,8 +184,7 @@ class OnlineRouter:
         Raises:
           InputError: (a ValueError) naming the field, what was found and what was expected.
         """
-        if not isinstance(session_id, str):
-            raise input_error("route", "session_id", shown(session_id), "a text")
+        session_id = online_input.name("route", "session_id", session_id)
         question = online_input.question(
             self._names,
             self._quality,
@@ -249,6 +248,7 @@ class OnlineRouter:
           InputError: (a ValueError) for an unknown session, or one without a turn under way, or as
             for `route`.
         """
+        session_id = online_input.name("observe", "session_id", session_id)
         prompt, output, cached = online_input.usage(usage)
         d = NONE
         if deployment is not None:

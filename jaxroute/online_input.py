@@ -14,6 +14,9 @@ from jaxroute.online_names import Names, Places, place_of
 
 Floats = NDArray[np.float64]
 
+MOST_TOKENS = 1e9
+"""No context is longer: a greater number is a mistake."""
+
 LATEST_S = 7_258_118_400.0
 """The year 2200: beyond it a clock counts milliseconds."""
 
@@ -26,25 +29,36 @@ class Usage(NamedTuple):
     cached_tokens: float | None
 
 
+def name(call: str, field: str, value: object) -> str:
+    """A text.
+
+    Raises:
+      InputError: for anything else.
+    """
+    if not isinstance(value, str):
+        raise input_error(call, field, shown(value), "a text")
+    return value
+
+
 def number(
-    call: str, field: str, value: object, *, most: float = math.inf, what: str = "tokens"
+    call: str, field: str, value: object, *, most: float = MOST_TOKENS, what: str = "tokens"
 ) -> float:
-    """A finite number of at least 0 and at most `most`.
+    """A number of at least 0 and at most `most`.
 
     Raises:
       InputError: for anything else.
 
-    >>> number("route", "new_tokens", -3)
+    >>> number("route", "n", -3)
     Traceback (most recent call last):
     ...
-    jaxroute.errors.InputError: route: new_tokens: found -3, expected tokens, a finite number >= 0
+    jaxroute.errors.InputError: route: n: found -3, expected tokens, a number from 0 to 1e+09
     """
     try:
         found = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = math.nan
-    if not (math.isfinite(found) and 0 <= found <= most):
-        bounds = "a finite number >= 0" if math.isinf(most) else f"a number from 0 to {most:g}"
+    if isinstance(value, bool) or not 0 <= found <= most:
+        bounds = f"a number from 0 to {most:g}"
         raise input_error(call, field, shown(value), f"{what}, {bounds}")
     return found
 
@@ -157,8 +171,10 @@ def merged(call: str, default: Floats, given: Mapping[str, float] | None, models
     Raises:
       InputError: for an unknown model, or a quality outside [0, 1].
     """
-    if not given:
+    if given is None:
         return default
+    if not isinstance(given, Mapping):
+        raise input_error(call, "quality", shown(given), "numbers by the names of models")
     out = default.copy()
     for name, value in given.items():
         at = place_of(call, "quality", name, models)
@@ -172,8 +188,11 @@ def uniform(given: ArrayLike, size: int) -> Floats:
     Raises:
       InputError: for another shape, or a number outside [0, 1).
     """
-    drawn = np.asarray(given, np.float64)
     expected = f"{size} numbers in [0, 1)"
+    try:
+        drawn = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        raise input_error("route", "noise", shown(given), expected) from None
     if drawn.shape != (size,):
         raise input_error("route", "noise", f"shape {drawn.shape}", expected)
     outside = ~((drawn >= 0) & (drawn < 1))

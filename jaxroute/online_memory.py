@@ -23,9 +23,9 @@ class Memory:
     """
 
     def __init__(self, most: int, expire_after_s: float):
-        if not most >= 1:
-            raise input_error("OnlineRouter", "max_sessions", shown(most), "at least 1")
-        if not expire_after_s > 0:
+        if isinstance(most, bool) or not (isinstance(most, int) and most >= 1):
+            raise input_error("OnlineRouter", "max_sessions", shown(most), "a whole number >= 1")
+        if not (isinstance(expire_after_s, int | float) and expire_after_s > 0):
             raise input_error("OnlineRouter", "expire_after_s", shown(expire_after_s), "s > 0")
         self.most, self.expire_after_s = most, expire_after_s
         self.sessions: OrderedDict[str, State] = OrderedDict()

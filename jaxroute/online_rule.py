@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxroute.gate import CLAUSES
+from jaxroute.load.messages import input_error
 from jaxroute.online_state import State
-from jaxroute.policies import RouterParams
+from jaxroute.policies import RouterParams, router
 from jaxroute.reference import NONE, Fleet, aged, blocks, decode, emissions, prefill, select
 from jaxroute.world import World
 
@@ -99,6 +100,9 @@ class Choice(NamedTuple):
 
 def rule_of(params: RouterParams, world: World) -> Rule:
     """A policy on the fleet of a world; where the world has a belief, as that has its profiles."""
+    if params.policy is not router:
+        found = f"{type(params).__name__}, a rule beside the router's"
+        raise input_error("OnlineRouter", "policy", found, "a setting of the router")
     believed = world.fleet if world.belief is None else world.belief.fleet
     fleet = Fleet(*(np.asarray(getattr(believed, name), np.float64) for name in Fleet._fields))
     axes = {axis: np.asarray(getattr(world.fleet, axis), np.int64) for axis in _AXES}

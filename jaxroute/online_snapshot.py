@@ -12,11 +12,13 @@ from jaxroute.load.messages import input_error, shown
 from jaxroute.load.toml import Section, validate
 from jaxroute.load.values import Finite, Name
 from jaxroute.online_grid import Reading, Readings
+from jaxroute.online_input import LATEST_S, MOST_TOKENS
 from jaxroute.online_names import Names, Places, place_of
 from jaxroute.online_state import State, opening
 from jaxroute.reference import NONE
 
-Amount = Annotated[Finite, Field(ge=0)]
+Amount = Annotated[Finite, Field(ge=0, le=MOST_TOKENS)]
+Moment = Annotated[Finite, Field(ge=0, lt=LATEST_S)]
 Count = Annotated[int, Field(strict=True, ge=0)]
 
 
@@ -24,14 +26,14 @@ class Cache(Section):
     """What a deployment is believed to hold of a session."""
 
     resident_tokens: Amount
-    last_used_s: Amount
+    last_used_s: Moment
 
 
 class Awaited(Section):
     """Where a turn was sent, and when it should finish."""
 
     deployment: Name | None
-    finish_s: Amount
+    finish_s: Moment
 
 
 class Session(Section):
@@ -40,7 +42,7 @@ class Session(Section):
     caches: dict[Name, Cache]
     last: Name | None
     before: Name | None
-    arrival_s: Amount
+    arrival_s: Moment
     prompt_tokens: Amount
     output_tokens: Amount
     turns: Count

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxroute import footprint, gate, policies, residency, simulate, soft
 from jaxroute.numerics import masked_min, where_tree
@@ -22,6 +23,9 @@ from jaxroute.world import Array, World
 
 TEMPERATURE = 0.05
 """A deployment that is 5 % dearer than the cheapest has a weight of 1/e."""
+
+LEAST_TEMPERATURE = 1e-9
+"""A colder one is as hard, and its square would leave float32's range."""
 
 UNSEEN = 1e-12
 """Weight of what was there before in a mean over an event of no probability."""
@@ -89,11 +93,15 @@ def soft_totals(
       params: the setting.
       sessions: S sessions, packed.
       world: the fleet and its grids.
-      temperature: > 0, relative to the least score of each turn; 0.05 softens choices between
+      temperature: >= 0, relative to the least score of each turn; 0.05 softens choices between
         deployments whose scores differ by 5 %.
 
     Returns:
       `[S]` leaves.
+
+    Raises:
+      ValueError: for a temperature that is no such number; for parameters of another rule than the
+        router's, which has no relaxation.
 
     >>> import jaxroute as jr
     >>> study = jr.load_study()
@@ -103,9 +111,14 @@ def soft_totals(
     >>> bool(abs(soft_g / jr.evaluate(router, one, study.world).carbon_g - 1) < 1e-3)
     True
     """
+    if params.policy is not policies.router:
+        found = type(params).__name__
+        raise ValueError(f"found {found}, whose rule is its own, expected RouterParams")
+    if isinstance(temperature, int | float) and not 0 <= temperature < np.inf:
+        raise ValueError(f"temperature: found {temperature}, expected a finite number >= 0")
     params, sessions, world = simulate.admit(params, sessions, world)
     dtype, rows = world.fleet.pre_j.dtype, sessions.turns.valid.shape[0]
-    heat = jnp.asarray(temperature, dtype)
+    heat = jnp.maximum(jnp.asarray(temperature, dtype), LEAST_TEMPERATURE)
     allowed = policies.allowed(params, world.fleet)
 
     def one_turn(states: _State, turn: Turn) -> tuple[_State, jax.Array]:

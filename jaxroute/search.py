@@ -95,6 +95,8 @@ def search(
     """
     optuna, fields = _optuna(), tuple(settings)
     study = sweeping.over(study, settings, policy=policy, method="random", samples=trials)
+    if isinstance(objectives, str) or len(set(objectives)) < len(objectives):
+        raise input_error("search", "objectives", shown(objectives), "a list, each of them once")
     names = sweeping.check(objectives, option="objectives")
     for name in fields:
         if name in space.WORLD:
@@ -102,14 +104,7 @@ def search(
             raise input_error("search", f"settings.{name}", found, expected)
     parts = dict(zip((LEARN, JUDGE), split(study), strict=True))
     with _quiet(optuna):
-        theirs = optuna.create_study(
-            storage=storage,
-            study_name=study_name or study.config.name,
-            directions=[
-                "maximize" if name in pareto.MORE_IS_BETTER else "minimize" for name in names
-            ],
-            load_if_exists=True,
-        )
+        theirs = _opened(optuna, storage, study_name or study.config.name, names)
         _go_on(theirs, _identity(study, names))
         budget = memory.free_bytes() // 2 // len(parts)
         setups = {
@@ -201,6 +196,20 @@ def _run(
                 theirs.tell(trial, state=state.FAIL)
             else:
                 theirs.tell(trial, own.tolist())
+
+
+def _opened(optuna: Any, storage: Any, name: str, objectives: Sequence[str]) -> "optuna.Study":
+    """Optuna's study of that name, a new one or the one in the storage."""
+    directions = [
+        "maximize" if each in pareto.MORE_IS_BETTER else "minimize" for each in objectives
+    ]
+    given = {"storage": storage, "study_name": name, "directions": directions}
+    try:
+        return optuna.create_study(**given, load_if_exists=True)
+    except Exception as error:  # of whatever kind the storage has
+        found = f"{type(error).__name__} ({str(error).strip().splitlines()[0]})"
+        expected = "a storage of Optuna's, such as 'sqlite:///trials.db'"
+        raise input_error("search", f"storage {shown(storage)}", found, expected) from error
 
 
 def _states() -> Any:

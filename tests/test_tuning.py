@@ -100,7 +100,7 @@ def test_it_descends_and_again_the_same_and_compare_reads_it(study, tmp_path, mo
 
     good = tune(study, options | {"least_quality": 0.5})
     means = [each.judged.summary.set_index("policy")["mean_quality"] for each in (found, good)]
-    assert means[0][TUNED] < 0.45 < means[1][TUNED]
+    assert means[0][TUNED] + 0.03 < means[1][TUNED]
     assert found.fields["quality_floor"] < good.fields["quality_floor"]
 
     first, last = found.loss.query("step < 6"), found.loss.query("step >= 18")

@@ -16,6 +16,7 @@ import tomli_w
 from jaxroute.ablation import Ablation
 from jaxroute.comparison import Comparison
 from jaxroute.grid import Grid
+from jaxroute.load.files import BUILTIN
 from jaxroute.report.ablation import ablation_notes
 from jaxroute.report.matched import matched_notes
 from jaxroute.report.parts import write_whole
@@ -108,6 +109,10 @@ def study_file(study: Study, policy: str, table: Mapping[str, Any]) -> str:
     """
     values = study.config.model_dump(exclude_unset=True, exclude_none=True)
     values["policy"] = values.get("policy", {}) | {policy: dict(table)}
+    places = [(values.get("intensity", {}), "path"), (values.get("water", {}), "mix")]
+    for section, key in (*places, *((each, "path") for each in values.get("datasets", ()))):
+        if not str(section.get(key, BUILTIN)).startswith(BUILTIN):
+            section[key] = os.path.abspath(section[key])
     if study.config.policies is not None:
         values["policies"] = [*dict.fromkeys((*study.config.policies, policy))]
     return tomli_w.dumps(values)

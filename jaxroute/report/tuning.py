@@ -66,7 +66,7 @@ def tuning_notes(tuning: Tuning) -> Iterator[str]:
     for row in gains:
         sure = "" if row["gain_lo_pct"] > 0 or row["gain_hi_pct"] < 0 else ": not told apart"
         where, less = f"{row['dataset']}, {row['retention']}", with_interval(row, "gain")
-        yield f"{where}: {TUNED} emits {less} % of {baseline} less than {row['rival']}{sure}"
+        yield f"{where}: {TUNED} saves {less} % of {baseline} more than {row['rival']}{sure}"
     if config is not None and config.least_quality is not None:
         reached = np.isfinite(tuning.starts["learned"]).sum()
         yield (
