@@ -67,7 +67,8 @@ class OnlineRouter:
       expire_after_s: how long a session is remembered after its last turn arrived; the caches die
         by the world's retention, whatever this is.
       max_sessions: open at a time.
-      seed: of the noise that only `noise_price_g` asks for, where a query brings none.
+      seed: of the noise that only `noise_price_g` asks for, where a query brings none; a snapshot
+        does not hold how much of it was drawn.
     """
 
     def __init__(
