@@ -143,14 +143,7 @@ def soft_carbon(
 ) -> jax.Array:
     """Expected carbon of all sessions under soft choices, gCO2e: `soft_totals` summed.
 
-    >>> import jax
-    >>> import jaxroute as jr
-    >>> study = jr.load_study()
-    >>> few = study.datasets[0].alone(568)
-    >>> world = study.world.replace(retention=study.retentions["drop"])
-    >>> slope = jax.grad(jr.soft_carbon)(jr.presets["carbon_router"], few, world)
-    >>> bool(slope.gate_strength != 0)
-    True
+    `examples/soft_gradient.py` descends along its slope.
     """
     return soft_totals(params, sessions, world, temperature).carbon_g.sum()
 

@@ -20,7 +20,7 @@ def _shown(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["paper", "robustness", "research"])
+@pytest.mark.parametrize("name", ["paper", "robustness"])
 def test_the_tables_are_the_commands(name, tmp_path, monkeypatch, capsys):
     """Word for word; figures within a tenth, as machines differ in a last bit."""
     ((command, shown),) = _shown(name)

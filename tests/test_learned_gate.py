@@ -26,6 +26,9 @@ from jaxroute.report import learned_gate as shown
 from jaxroute.split import split
 from jaxroute.wishes import UNGATED
 
+pytestmark = pytest.mark.xdist_group("learned_gate")  # its programs are compiled once
+
+
 WEIGHTS = np.array([2, -1, 0.5, 3, -0.3, 0.2, 1, -4.0])
 SCALES = np.array([0.1, 1, 1, 0.2, 2, 3, 0.5, 0.1])
 

@@ -18,6 +18,9 @@ from jaxroute.load.files import package_file
 from jaxroute.load.policy import RULE_CONFIGS
 from jaxroute.policies import Policy, RouterParams
 
+pytestmark = pytest.mark.xdist_group("neighbours")  # its programs are compiled once
+
+
 RNG = np.random.default_rng(5)
 PLAIN = worlds.world(RNG) | {"ttl_s": np.full((1, 1), 250.0)}
 WORLD = engine_world(PLAIN)
@@ -213,6 +216,7 @@ def test_elasticities_and_savings_at_equal_quality_are_told_of_them(small):
     assert matched.loc["my_budget", "knob"] == "quality_floor"
 
 
+@pytest.mark.slow  # compiles programs of their own
 def test_a_session_is_explained_turn_by_turn(small):
     """What its rule decides has no gate; the bill is that of `evaluate`."""
     session = jr.explain(small, "3", policies=["my_budget"])
@@ -236,6 +240,7 @@ class FirstParams(RouterParams):
     )
 
 
+@pytest.mark.slow  # compiles programs of their own
 def test_a_rule_of_ones_own_needs_no_registry(study):
     policies = {"first": FirstParams(), "fair_carbon": study.policies["fair_carbon"]}
     keep = {"keep": study.retentions["keep"]}

@@ -16,6 +16,8 @@ from jaxroute.numerics import stack
 from jaxroute.regret import hindsight_regret
 from jaxroute.simulate import evaluate_grid
 
+pytestmark = pytest.mark.xdist_group("regret")  # its programs are compiled once
+
 
 @pytest.fixture(scope="module")
 def dropped():
@@ -26,6 +28,7 @@ def dropped():
     return study, study.world.replace(retention=study.retentions["drop"])
 
 
+@pytest.mark.slow  # compiles three replays
 def test_losses_add_up_to_the_excess_over_the_plan(dropped):
     study, world = dropped
     names = ("carbon_router", "fair_carbon", "sticky")

@@ -17,6 +17,9 @@ from jaxroute.config import StudyConfig
 from jaxroute.load.toml import validate
 from jaxroute.split import split
 
+pytestmark = pytest.mark.xdist_group("search")  # its programs are compiled once
+
+
 SPACE = {
     "gate_strength": {"low": 0.05, "high": 5.0, "log": True},
     "gate_weights[2]": {"low": -2.0, "high": 2.0},
@@ -96,6 +99,7 @@ def test_batches_of_other_numbers_compile_nothing(small, monkeypatch):
     assert len(found.trials) == 3 * BATCH + 1  # the last, alone, has one floor and one price
 
 
+@pytest.mark.slow  # searches
 def test_the_value_told_is_what_evaluate_gives(small, whole):
     learn, _ = split(small)
     base = small.preset("carbon_router")
