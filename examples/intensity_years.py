@@ -16,7 +16,7 @@ import jaxroute as jr
 def years(intensity_g_per_kwh: jax.Array, swings: jax.Array) -> jax.Array:
     """The hours `[H, R]` with their distance from each region's mean scaled, `[Y, H, R]`."""
     mean = intensity_g_per_kwh.mean(axis=0, keepdims=True)
-    scaled = mean + swings[:, None, None] * (intensity_g_per_kwh - mean)
+    scaled = mean[None] + swings[:, None, None] * (intensity_g_per_kwh - mean)[None]
     return jnp.maximum(scaled, 0)
 
 

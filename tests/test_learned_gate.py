@@ -241,7 +241,7 @@ def test_the_report_says_of_each_line_whether_it_beats_the_constant(found):
     lines = list(shown.verdicts(found))
     for retention in found.judged.retentions:
         row = found.against.query(
-            "retention == @retention and gate == @LEARNED and rival == @found.best_constant"
+            "retention == @retention and policy == @LEARNED and rival == @found.best_constant"
         ).iloc[0]
         told = "beats" if row["gain_lo_pct"] > 0 else "does not beat"
         told = "is worse than" if row["gain_hi_pct"] < 0 else told

@@ -156,7 +156,7 @@ def some_of(study, count):
     return subset(whole, chosen), [moments[s] for s in chosen]
 
 
-@pytest.mark.parametrize("count", [10, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10])
 def test_every_preset_decides_as_the_engine_under_every_retention(study, count):
     dataset, moments = some_of(study, count)
     settings = presets(study)

@@ -151,9 +151,16 @@ def test_a_search_is_of_its_seed(small, whole):
     assert len(set(seeds)) == 4
 
 
+def journal(tmp_path):
+    return JournalStorage(JournalFileBackend(str(tmp_path / "trials.log")))
+
+
 def storages(tmp_path):
-    yield f"sqlite:///{tmp_path / 'trials.db'}"
-    yield JournalStorage(JournalFileBackend(str(tmp_path / "trials.log")))
+    yield journal(tmp_path)
+    database = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / 'trials.db'}")
+    yield database
+    database.remove_session()
+    database.engine.dispose()  # else its connections are left to be collected
 
 
 @pytest.mark.slow  # several searches, each compiled
@@ -170,7 +177,7 @@ def test_a_search_goes_on_where_it_stopped(small, whole, tmp_path):
 
 @pytest.mark.slow  # several searches, each compiled
 def test_a_search_killed_within_a_batch_tries_it_again(small, whole, tmp_path, monkeypatch):
-    storage, table, calls = f"sqlite:///{tmp_path / 'trials.db'}", measuring.table, []
+    storage, table, calls = journal(tmp_path), measuring.table, []
 
     def killed(*given):
         calls.append(1)
@@ -193,7 +200,7 @@ def test_a_search_killed_within_a_batch_tries_it_again(small, whole, tmp_path, m
 
 @pytest.mark.slow  # several searches, each compiled
 def test_a_sampler_of_ones_own(small, tmp_path):
-    storage = f"sqlite:///{tmp_path / 'trials.db'}"
+    storage = journal(tmp_path)
     sampler = optuna.samplers.RandomSampler(seed=3)
     for trials in (5, 12):
         found = jr.search(small, SPACE, trials=trials, sampler=sampler, storage=storage)
@@ -203,7 +210,7 @@ def test_a_sampler_of_ones_own(small, tmp_path):
 
 
 def test_a_storage_with_another_search_is_refused(small, tmp_path):
-    storage = f"sqlite:///{tmp_path / 'trials.db'}"
+    storage = journal(tmp_path)
     jr.search(small, SPACE, trials=2, storage=storage)
     words = r"study 'default': found another search: .*quality_floor.* give another study_name"
     with pytest.raises(jr.InputError, match=words):
