@@ -35,7 +35,7 @@ DIGITS = 5
 LEAST_RATE = 0.05
 """Of the learning rate at the last step, which it falls to along a cosine."""
 
-DUAL_RATE = 1.0
+DUAL_RATE = 5.0
 """How much the price of quality rises in a step, in shares of the baseline's carbon, for each unit
 of quality that is lacking."""
 
