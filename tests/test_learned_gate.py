@@ -26,9 +26,6 @@ from jaxroute.report import learned_gate as shown
 from jaxroute.split import split
 from jaxroute.wishes import UNGATED
 
-pytestmark = pytest.mark.xdist_group("learned_gate")  # its programs are compiled once
-
-
 WEIGHTS = np.array([2, -1, 0.5, 3, -0.3, 0.2, 1, -4.0])
 SCALES = np.array([0.1, 1, 1, 0.2, 2, 3, 0.5, 0.1])
 
@@ -134,8 +131,7 @@ def test_what_is_at_stake_is_what_a_sure_gate_stops(study, some):
     pd.testing.assert_frame_equal(wishes.at_stake(asked), stopped)
 
 
-@pytest.mark.slow  # fits and judges a gate
-def test_the_gate_of_the_table_is_the_gate_that_was_judged(found, tmp_path):
+def the_gate_of_the_table_is_the_gate_that_was_judged(found, tmp_path):
     """The table written, read back as a study file, and replayed by the batch engine."""
     shown.write_gate(tmp_path, found, 1.0)
     assert {path.name for path in tmp_path.iterdir()} == set(shown.GATE_FILES)
@@ -157,8 +153,7 @@ def test_moves_of_one_kind_are_nothing_to_learn_from(study):
         fit_gate(dataclasses.replace(study, datasets=(short,)))
 
 
-@pytest.mark.slow  # replays both halves by the dense scan
-def test_it_learns_from_one_half_and_judges_the_other(study, found):
+def it_learns_from_one_half_and_judges_the_other(study, found):
     learn, judge = split(study)
     assert set(found.judged.datasets[0].session_ids) == set(judge.datasets[0].session_ids)
     moves = learned_gate._wishes(learn)
@@ -188,8 +183,7 @@ def test_it_learns_from_one_half_and_judges_the_other(study, found):
     np.testing.assert_allclose(expected, [least[found.best_constant], least[LEARNED]], rtol=1e-6)
 
 
-@pytest.mark.slow  # fits and judges a gate
-def test_gains_are_differences_of_what_compare_shows(found):
+def gains_are_differences_of_what_compare_shows(found):
     summary = found.comparison.summary.set_index(["retention", "policy"])["saving_pct"]
     assert len(found.against) == 2 * 2 * 4
     for row in found.against.itertuples():
@@ -200,8 +194,7 @@ def test_gains_are_differences_of_what_compare_shows(found):
     assert found.against["gain_lo_pct"].notna().any()
 
 
-@pytest.mark.slow  # fits and judges a gate
-def test_misses_add_up_to_what_the_plan_saves_more(found):
+def misses_add_up_to_what_the_plan_saves_more(found):
     assert set(found.misses["retention"]) == {"drop"}
     assert set(found.misses["kind"]) <= set(misses.KINDS)
     rows = found.comparison.summary.query("retention == 'drop'").set_index("policy")
@@ -228,16 +221,14 @@ def test_kinds_of_misses():
     pd.testing.assert_series_equal(misses.kinds(told), told["kind"], check_names=False)
 
 
-@pytest.mark.slow  # replays and compiles everything once more
-def test_it_is_reproducible(study, found):
+def it_is_reproducible(study, found):
     again = fit_gate(study)
     assert again.policy == found.policy
     for name in ("weights", "strengths", "scores", "reliability", "against", "misses"):
         pd.testing.assert_frame_equal(getattr(again, name), getattr(found, name))
 
 
-@pytest.mark.slow  # fits and judges a gate
-def test_the_report_says_of_each_line_whether_it_beats_the_constant(found):
+def the_report_says_of_each_line_whether_it_beats_the_constant(found):
     lines = list(shown.verdicts(found))
     for retention in found.judged.retentions:
         row = found.against.query(
@@ -256,3 +247,13 @@ def test_the_report_says_of_each_line_whether_it_beats_the_constant(found):
     for text in (*lines, *FEATURES, *found.judged.policies, PLAN_ROW):
         assert text in printed.replace("\n", " ")
     assert not any(word in printed for word in ("nan", "<NA>", "None"))
+
+
+@pytest.mark.slow  # fits and judges a gate, once for all that is to be seen of it
+def test_a_gate_fitted_and_judged(study, found, tmp_path):
+    the_gate_of_the_table_is_the_gate_that_was_judged(found, tmp_path)
+    gains_are_differences_of_what_compare_shows(found)
+    misses_add_up_to_what_the_plan_saves_more(found)
+    the_report_says_of_each_line_whether_it_beats_the_constant(found)
+    it_learns_from_one_half_and_judges_the_other(study, found)
+    it_is_reproducible(study, found)

@@ -18,9 +18,6 @@ from jaxroute.load.files import package_file
 from jaxroute.load.policy import RULE_CONFIGS
 from jaxroute.policies import Policy, RouterParams
 
-pytestmark = pytest.mark.xdist_group("neighbours")  # its programs are compiled once
-
-
 RNG = np.random.default_rng(5)
 PLAIN = worlds.world(RNG) | {"ttl_s": np.full((1, 1), 250.0)}
 WORLD = engine_world(PLAIN)

@@ -16,8 +16,6 @@ from jaxroute.numerics import stack
 from jaxroute.regret import hindsight_regret
 from jaxroute.simulate import evaluate_grid
 
-pytestmark = pytest.mark.xdist_group("regret")  # its programs are compiled once
-
 
 @pytest.fixture(scope="module")
 def dropped():

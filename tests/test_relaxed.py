@@ -1,6 +1,7 @@
 """The relaxed replay: the hard one at temperature 0, and slopes that are finite and right."""
 
 import dataclasses
+import itertools
 import os
 import subprocess
 import sys
@@ -16,17 +17,13 @@ from jaxroute import evaluate, soft, soft_carbon, soft_totals
 from jaxroute.numerics import stack
 from jaxroute.relaxed import FIELDS
 
-pytestmark = pytest.mark.xdist_group("relaxed")  # its programs are compiled once
-
-
 cold = jax.jit(jax.vmap(lambda p, s, w: soft_totals(p, s, w, 1e-6), in_axes=(0, None, None)))
 hard = jax.jit(jax.vmap(evaluate, in_axes=(0, None, None)))
 
 
-@pytest.mark.parametrize("retention", RETENTIONS)  # compiled once for all
-def test_it_is_the_replay_as_the_temperature_goes_to_0(retention):
+def test_it_is_the_replay_as_the_temperature_goes_to_0():
     params = stack(setting(name) for name in SETTINGS)
-    for seed in range(4):
+    for seed, retention in itertools.product(range(4), RETENTIONS):
         sessions, world = case(seed, np.float32, sessions=20, turns=9)
         world = under(world, retention, np.float32)
         soft_sums, sums = cold(params, sessions, world), hard(params, sessions, world)
@@ -69,11 +66,10 @@ def edges():
     yield "nobody allowed", sessions, world
 
 
-@pytest.mark.slow  # compiles the relaxed replay, or its gradient
-@pytest.mark.parametrize("retention", RETENTIONS)
-def test_slopes_are_finite_at_the_edges(retention):
+@pytest.mark.slow  # compiles the gradient
+def test_slopes_are_finite_at_the_edges():
     with jax.debug_nans(True):
-        for label, sessions, world in edges():
+        for retention, (label, sessions, world) in itertools.product(RETENTIONS, edges()):
             for name in ("ungated", "gated", "hurried", "priced"):
                 params = setting(name)
                 if label == "no carbon":

@@ -17,9 +17,6 @@ from jaxroute.config import StudyConfig
 from jaxroute.load.toml import validate
 from jaxroute.split import split
 
-pytestmark = pytest.mark.xdist_group("search")  # its programs are compiled once
-
-
 SPACE = {
     "gate_strength": {"low": 0.05, "high": 5.0, "log": True},
     "gate_weights[2]": {"low": -2.0, "high": 2.0},

@@ -14,9 +14,6 @@ from jaxroute.report.tuning import TUNING_FILES, write_tuning
 from jaxroute.split import some
 from jaxroute.tuning import SEARCHED, TUNED, with_options
 
-pytestmark = pytest.mark.xdist_group("tuning")  # its programs are compiled once
-
-
 AXES = {
     "gate_strength": Range(low=0.1, high=4.0, log=True),
     "gate_weights[3]": Range(low=-2.0, high=3.0),
