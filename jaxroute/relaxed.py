@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxroute import footprint, gate, policies, residency, simulate, soft
+from jaxroute import footprint, gate, policies, residency, simulate, soft, soft_cache
 from jaxroute.numerics import masked_min, where_tree
 from jaxroute.observe import Serving, believed_site, serving, settled, site_at
 from jaxroute.policies import RouterParams, Site
 from jaxroute.sessions import Sessions, Turn
+from jaxroute.soft_cache import Cache
 from jaxroute.world import Array, World
 
 TEMPERATURE = 0.05
@@ -26,9 +27,6 @@ TEMPERATURE = 0.05
 
 LEAST_TEMPERATURE = 1e-9
 """A colder one is as hard, and its square would leave float32's range."""
-
-UNSEEN = 1e-12
-"""Weight of what was there before in a mean over an event of no probability."""
 
 NOT_RELAXED = ("model_allowed", "gpu_allowed", "region_allowed", "always_stay")
 """Fields of `RouterParams` that are switches: their gradient is 0."""
@@ -51,17 +49,6 @@ class SoftTotals:
 FIELDS = tuple(field.name for field in dataclasses.fields(SoftTotals))
 
 
-class _Cache(NamedTuple):
-    """Caches of a session, `[D]` each: the chance that one is held, its tokens and last use if so.
-
-    `last_used_s` counts from the last arrival.
-    """
-
-    held: Array
-    tokens: Array
-    last_used_s: Array
-
-
 class _State(NamedTuple):
     """What a session carries: where it was served last, and before, as distributions `[D]`.
 
@@ -70,8 +57,8 @@ class _State(NamedTuple):
 
     last: Array
     before: Array
-    here: _Cache
-    there: _Cache
+    here: Cache
+    there: Cache
     context_tokens: Array
     moves: Array
     returns: Array
@@ -168,7 +155,7 @@ def _checkpointed(one_turn: Any, state: Any, turns: Any) -> jax.Array:
 
 def _opening(world: World) -> _State:
     nowhere = jnp.zeros_like(world.fleet.pre_j)
-    empty, zero = _Cache(nowhere, nowhere, nowhere), jnp.zeros((), nowhere.dtype)
+    empty, zero = Cache(nowhere, nowhere, nowhere), jnp.zeros((), nowhere.dtype)
     return _State(nowhere, nowhere, empty, empty, zero, zero, zero)
 
 
@@ -188,14 +175,16 @@ def _turn(
     prompt = turn.prefix_tokens + turn.new_tokens
     full = residency.cached(state.context_tokens, turn.prefix_tokens, prompt, world.block_tokens)
     drops = world.retention.drop_on_leave > 0
-    here, there = (_aged(each, turn.gap_s, truth, heat) for each in (state.here, state.there))
+    here, there = (
+        soft_cache.aged(each, turn.gap_s, truth, heat) for each in (state.here, state.there)
+    )
     there = there._replace(held=jnp.where(drops, 0, there.held))
     exists = state.last.sum() > 0.5
 
     hard = prompt + turn.predicted_output_tokens <= world.fleet.max_context_tokens
     fits, passes, best = _quality_filter(params, hard, allowed, site.quality, heat)
 
-    def priced(cache: _Cache, moves_away: jax.Array) -> tuple[Any, Serving, jax.Array, jax.Array]:
+    def priced(cache: Cache, moves_away: jax.Array) -> tuple[Any, Serving, jax.Array, jax.Array]:
         usable = jnp.minimum(cache.tokens, jnp.minimum(turn.prefix_tokens, prompt - 1))
         cached = cache.held * soft.blocks(usable, world.block_tokens, heat)
         known = params.cache_knowledge
@@ -242,20 +231,25 @@ def _turn(
 
     served = turn.valid & hard.any()
     context = prompt + jnp.maximum(turn.output_tokens - 1, 0)
-    used_s = _mean(stays, warm_bill.e2e_s, arrives, cold_bill.e2e_s)
+    used_s = soft_cache.mean(stays, warm_bill.e2e_s, arrives, cold_bill.e2e_s)
     returned = (arrives * state.before).sum()
     left = _State(
         last=jnp.where(served, stays + arrives, state.last),
         before=jnp.where(served, (1 - leaves.sum()) * state.before + leaves, state.before),
         here=where_tree(
             served,
-            _Cache(jnp.ones_like(used_s), jnp.zeros_like(used_s) + context, used_s),
-            _kept(here, turn),
+            Cache(jnp.ones_like(used_s), jnp.zeros_like(used_s) + context, used_s),
+            soft_cache.kept(here, turn),
         ),
         there=where_tree(
             served,
-            _left_behind(leaves, 1 - state.last - arrives, _kept(here, turn), _kept(there, turn)),
-            _kept(there, turn),
+            soft_cache.left_behind(
+                leaves,
+                1 - state.last - arrives,
+                soft_cache.kept(here, turn),
+                soft_cache.kept(there, turn),
+            ),
+            soft_cache.kept(there, turn),
         ),
         context_tokens=context,
         moves=state.moves + jnp.where(served, leaves.sum(), 0),
@@ -278,37 +272,6 @@ def _turn(
 
 
 _CARBON = ("carbon_prefill_g", "carbon_decode_g", "carbon_embodied_g")
-
-
-def _aged(cache: _Cache, gap_s: jax.Array, site: Site, heat: jax.Array) -> _Cache:
-    """Caches when the next turn arrives, as `jaxroute.residency.alive` ages them."""
-    busy_s = jnp.clip(cache.last_used_s, 0, gap_s)
-    idle_s = jnp.maximum(gap_s - cache.last_used_s, 0)
-    return _Cache(
-        held=cache.held * soft.survives(idle_s, site.ttl_s, heat),
-        tokens=soft.decayed(cache.tokens, gap_s - busy_s, site.decay_s, heat),
-        last_used_s=cache.last_used_s - gap_s,
-    )
-
-
-def _kept(cache: _Cache, turn: Turn) -> _Cache:
-    return cache._replace(tokens=jnp.minimum(cache.tokens, turn.prefix_tokens))
-
-
-def _left_behind(leaves: jax.Array, other: jax.Array, here: _Cache, there: _Cache) -> _Cache:
-    """The caches of deployments that did not serve: left at this turn, or not last before it."""
-    left, other = leaves * here.held, jnp.maximum(other, 0) * there.held
-    held = _mean(leaves, here.held, jnp.maximum(other, 0), there.held)
-    return _Cache(
-        held=held,
-        tokens=_mean(left, here.tokens, other, there.tokens),
-        last_used_s=_mean(left, here.last_used_s, other, there.last_used_s),
-    )
-
-
-def _mean(p: jax.Array, x: jax.Array, q: jax.Array, y: jax.Array) -> jax.Array:
-    """The mean of `x` and `y` with weights `p` and `q`; `y` where both are 0."""
-    return (p * x + (q + UNSEEN) * y) / (p + q + UNSEEN)
 
 
 def _quality_filter(
@@ -393,7 +356,7 @@ def _rebuild_price_g(
     state: _State,
     turn: Turn,
     site: Site,
-    here: _Cache,
+    here: Cache,
     heat: jax.Array,
 ) -> jax.Array:
     """`jaxroute.gate.rebuild_price_g` at each deployment that may have served last, `[D]` g."""
