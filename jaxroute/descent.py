@@ -167,7 +167,7 @@ def _softly(given: Given, numbers: np.ndarray, names: tuple[str, ...], heat: flo
     """The objective of P settings `[P, F]` by soft choices, on all pieces of all traces: `[P]`."""
     means = []
     for trace in given.traces:
-        alone = given._replace(traces=(trace,))
+        alone = jax.device_put(given._replace(traces=(trace,)))
         each = [
             _soft(alone, numbers, n, np.asarray(heat, numbers.dtype), names=names)
             for n in range(len(trace.pieces.turns.valid))
@@ -254,9 +254,9 @@ def _given(study: Study, base: RouterParams, config: TuneConfig) -> Given:
     fair = study.with_policies([study.config.baseline]).policies[study.config.baseline]
     traces = []
     for dataset in study.datasets:
-        pieces = _pieces(dataset, noise)
+        pieces, sessions = _pieces(dataset, noise), jax.device_put(dataset.sessions)
         grams = [
-            np.asarray(evaluate(fair, dataset.sessions, world.replace(retention=each)).carbon_g)
+            np.asarray(evaluate(fair, sessions, world.replace(retention=each)).carbon_g)
             for each in study.retentions.values()
         ]
         count = len(pieces.turns.valid)

@@ -113,8 +113,14 @@ def settings(config: StudyConfig) -> pd.DataFrame:
         mesh = np.meshgrid(*axes, indexing="ij")
         return pd.DataFrame({n: each.ravel() for n, each in zip(space, mesh, strict=True)})
     assert sweep.samples is not None
-    points = unit(sweep.method, sweep.samples, len(space), config.seed)
-    columns = zip(space.items(), points.T, strict=True)
+    return drawn(space, sweep.method, sweep.samples, config.seed)
+
+
+def drawn(
+    space: Mapping[str, Range | tuple[float, ...]], method: str, samples: int, seed: int
+) -> pd.DataFrame:
+    """Random or Sobol points of a space, one row each, a column for each field."""
+    columns = zip(space.items(), unit(method, samples, len(space), seed).T, strict=True)
     return pd.DataFrame({name: at(axis, u) for (name, axis), u in columns})
 
 

@@ -94,12 +94,7 @@ def tune(study: Study, options: Mapping[str, Any] | None = None) -> Tuning:
       InputError: for a fault of the options; for a policy with a fixed axis, or that is no setting
         of the router; for too few sessions.
 
-    >>> import dataclasses
-    >>> import jaxroute as jr
-    >>> study = jr.load_study()
-    >>> study = dataclasses.replace(study, retentions={"drop": study.retentions["drop"]})
-    >>> box = {"gate_strength": {"low": 0.1, "high": 2.0, "log": True}}
-    >>> found = jr.tune(study, {"space": box, "starts": 2, "steps": 2})  # doctest: +SKIP
+    `configs/tune.toml` is a study that says what to tune, and how.
     """
     return run(study if options is None else with_options(study, options))
 
@@ -125,7 +120,8 @@ def run(study: Study, report: Report = lambda step, share: None) -> Tuning:
     ends, soft, loss = descent.descend(learn, start, config, report)
     tuned_s = time.perf_counter() - began
     began = time.perf_counter()
-    drawn = _search(study, config)
+    count = config.starts * config.steps  # as many settings as the descent looks at
+    drawn = descent.rounded(space.drawn(config.space, "sobol", count, study.config.seed))
     learned = _scores(learn, pd.concat([ends, drawn], ignore_index=True), config, report)
     at_ends, searched = learned[: len(ends)], learned[len(ends) :]
     search_s = time.perf_counter() - began
@@ -158,20 +154,6 @@ def run(study: Study, report: Report = lambda step, share: None) -> Tuning:
         settings=len(drawn),
         tune_s=tuned_s,
         search_s=search_s,
-    )
-
-
-def _search(study: Study, config: TuneConfig) -> pd.DataFrame:
-    """As many Sobol points of the space as the descent looks at settings."""
-    count = config.starts * config.steps
-    points = space.unit("sobol", count, len(config.space), study.config.seed)
-    return descent.rounded(
-        pd.DataFrame(
-            {
-                name: space.at(axis, column)
-                for (name, axis), column in zip(config.space.items(), points.T, strict=True)
-            }
-        )
     )
 
 
