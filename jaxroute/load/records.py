@@ -27,7 +27,8 @@ Record = tuple[str, Any]
 
 
 def text_chunks(file: Path) -> Iterator[str]:
-    """The text of a file, unzipped if it is gzipped, piece by piece; malformed UTF-8 as U+FFFD.
+    """The text of a file, unzipped if it is gzipped, in pieces that are not empty; malformed UTF-8 as
+    U+FFFD.
 
     A gzipped file that breaks off ends where it does, as a plain one would.
 
@@ -36,8 +37,10 @@ def text_chunks(file: Path) -> Iterator[str]:
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
     for chunk in _chunks(file):
-        yield decoder.decode(chunk)
-    yield decoder.decode(b"", final=True)
+        if text := decoder.decode(chunk):
+            yield text
+    if text := decoder.decode(b"", final=True):
+        yield text
 
 
 def _chunks(file: Path) -> Iterator[bytes]:
@@ -72,8 +75,8 @@ def records(file: Path, repairs: Repairs) -> Iterator[Record]:
         head += chunk
         if head.strip() or len(head) > LONGEST:
             break
-    while "\n" not in head and len(head) <= _CHUNK and (chunk := next(chunks, None)) is not None:
-        head += chunk
+    while "\n" not in head and len(head) <= _CHUNK and (more := next(chunks, "")):
+        head += more
     first_line = head.lstrip().partition("\n")[0]
     by_line = _parsed(first_line) is not None and first_line.startswith("{")
     yield from (_lines if by_line else _values)(head, chunks, repairs)
