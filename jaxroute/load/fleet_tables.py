@@ -147,7 +147,7 @@ def _added(tables: Tables, path: str, rows: OwnRows) -> Tables:
 def _put(table: pd.DataFrame, kind: str, row: Row, path: str) -> pd.DataFrame:
     """The table with a row in place of the one of its name, or at the end."""
     columns = ["model", "gpu"] if kind == "profile" else [kind]
-    same = (table[columns] == _key(kind, row)).all(axis=1)
+    same = (table[columns] == list(_key(kind, row))).all(axis=1)
     values = {**row.model_dump(exclude={"override", "ability"}), **row.implied, "origin": path}
     added = {name: value for name, value in values.items() if value is not None}
     return pd.DataFrame([*table[~same].to_dict("records"), added])

@@ -241,11 +241,12 @@ def read_rows(path: str | Path) -> OwnRows:
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
-            packed = stream.read(2) == b"\x1f\x8b"
+            head = stream.read(4)
     except OSError as error:
         raise input_error(path, "", str(error), "a readable file") from error
+    packed = head.startswith(b"\x1f\x8b") or head == b"PAR1"
     if size > MOST_BYTES or packed:
-        found = "a gzipped file" if packed else f"{size:,} bytes"
+        found = "a gzipped or a Parquet file" if packed else f"{size:,} bytes"
         raise input_error(path, "", found, f"TOML or CSV of at most {MOST_BYTES:,} bytes")
     if file.suffix.lower() == ".toml":
         return read_toml(path, OwnRows)
@@ -259,8 +260,6 @@ def _csv(path: str | Path, file: Path) -> OwnRows:
         return list(header)
 
     table = read_table(path, choose)
-    if not table.is_csv:
-        raise input_error(path, "", "Parquet", "TOML or CSV")
     kind = _kind(path, table.data.column_names)
     row = KINDS[kind]
     rows = []
