@@ -1,18 +1,25 @@
 """A user's own models, GPU types, profiles and regions beside the bundled tables."""
 
+import contextlib
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from traces import write_trace
 
 import jaxroute as jr
 from jaxroute import prepare
 from jaxroute.config import StudyConfig, read_config
 from jaxroute.errors import InputError
+from jaxroute.load.architecture import Config, read_architecture
 from jaxroute.load.files import sha256
 from jaxroute.load.fleet import build_world, client_regions, fleet_table, price_of, pue_of, wue_of
 from jaxroute.load.fleet_tables import bundled, with_own
+from jaxroute.load.own_rows import ModelRow
 from jaxroute.quality import ability_of, bundled_irt, expected_accuracy
 from jaxroute.report.fleet import FLEET_FILES, fleet_listing, show_fleet, write_fleet
 from jaxroute.report.tables import console
@@ -190,6 +197,57 @@ def test_mistakes_in_toml(tmp_path, rows, expected):
         with_own([path])
     assert str(caught.value).startswith(f"{path}: ") and expected in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_huge_values(tmp_path):
+    path = tmp_path / "f.toml"
+    huge = f"0x{'f' * 5000}"
+    path.write_text(
+        f"model = [{{model = 'a', source = 'b', max_context = 1, params_total = {huge}}}]"
+    )
+    with pytest.raises(
+        InputError, match=r"params_total: found a number too long to show, expected"
+    ):
+        with_own([str(path)])
+    path.write_text(f"gpu = {'[' * 5000}")
+    with pytest.raises(InputError, match="expected TOML in UTF-8"):
+        with_own([str(path)])
+    many = [REGION | {"region": f"R{number}"} for number in range(101)]
+    with pytest.raises(InputError, match=r"region: found 101 regions, expected at most 100"):
+        with_own([write(path, {"region": many})])
+
+
+KEYS = st.sampled_from([*ModelRow.model_fields, *Config.model_fields, "gpu", "profile", "region"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=6),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(KEYS, VALUES, max_size=8) | st.binary(max_size=60))
+def test_whatever_a_file_holds_there_is_a_clean_error(tmp_path, data):
+    for name, read in (
+        ("f.toml", lambda path: with_own([path])),
+        ("f.csv", lambda path: with_own([path])),
+        ("f.json", read_architecture),
+    ):
+        path = tmp_path / name
+        if isinstance(data, bytes):
+            path.write_bytes(data)
+        elif name == "f.csv":
+            path.write_text(f"{','.join(data)}\n{','.join(map(str, data.values()))}\n", "utf-8")
+        else:
+            path.write_text(json.dumps(data) if name == "f.json" else _toml(data), "utf-8")
+        with contextlib.suppress(InputError):
+            read(str(path))
+
+
+def _toml(data):
+    """As TOML has it, which has no null."""
+    plain = {k: v for k, v in data.items() if "null" not in json.dumps(v)}
+    return tomli_w.dumps(plain)
 
 
 HEADER = "model,params_total,max_context,source"

@@ -215,17 +215,17 @@ def _stem(path: str | Path) -> str:
 
 def _json(path: str | Path) -> dict[str, Any]:
     file = resolve(path)
+    size = file.stat().st_size
+    if size > MOST_BYTES:
+        raise input_error(path, "", f"{size:,} bytes", f"at most {MOST_BYTES:,}")
     try:
-        size = file.stat().st_size
-        if size > MOST_BYTES:
-            raise input_error(path, "", f"{size:,} bytes", f"at most {MOST_BYTES:,}")
         data = json.loads(file.read_text("utf-8-sig"))
     except RecursionError as error:
         raise input_error(path, "", "JSON nested too deeply", "a model's config.json") from error
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise input_error(path, place, f"no JSON ({error.msg})", "a model's config.json") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise input_error(path, "", str(error)[:200], "a readable JSON file") from error
     if not isinstance(data, dict):
         raise input_error(path, "", f"JSON that is no object ({shown(data)})", "a config.json")

@@ -102,7 +102,9 @@ def fleet_table(
         if (model, gpu) not in profiles.index:
             others = [other for each, other in profiles.index if each == model]
             found, expected = f"no profile of {model} on {gpu}", "one of each pair"
-            mend = f"it has {', '.join(others) or 'none'}"
+            mend = f"it has {', '.join(others)}"
+            if not others:
+                mend = "it has none: add [[profile]] tables (jaxroute fleet --derive makes some)"
             raise input_error("profiles.csv", "", found, expected, mend)
     table = profiles.loc[pairs].rename(columns=_RENAMED).reset_index()
     table = table.merge(known.models[["model", "params_total", "max_context"]], "left")

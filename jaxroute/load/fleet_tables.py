@@ -100,17 +100,22 @@ def with_own(paths: Sequence[str]) -> Tables:
     return tables
 
 
+def _columns(kind: str) -> list[str]:
+    return ["model", "gpu"] if kind == "profile" else [kind]
+
+
 def _key(kind: str, row: Row) -> tuple[str, ...]:
-    names = ("model", "gpu") if kind == "profile" else (kind,)
-    return tuple(getattr(row, name) for name in names)
+    return tuple(getattr(row, name) for name in _columns(kind))
+
+
+def _keys(table: pd.DataFrame, kind: str) -> list[tuple[str, ...]]:
+    return list(table[_columns(kind)].itertuples(index=False, name=None))
 
 
 def _check_names(
     path: str, kind: str, rows: Sequence[Row], seen: dict[tuple[str, ...], str]
 ) -> None:
-    table = getattr(bundled(), f"{kind}s")
-    columns = ["model", "gpu"] if kind == "profile" else [kind]
-    known = set(table[columns].itertuples(index=False, name=None))
+    known = set(_keys(getattr(bundled(), f"{kind}s"), kind))
     for row in rows:
         key = _key(kind, row)
         place = f"{kind} {' on '.join(key)}"
@@ -128,8 +133,7 @@ def _check_names(
 def _added(tables: Tables, path: str, rows: OwnRows) -> Tables:
     frames = {f"{kind}s": getattr(tables, f"{kind}s") for kind in OwnRows.model_fields}
     for kind in ("model", "gpu", "profile"):
-        for row in getattr(rows, kind):
-            frames[f"{kind}s"] = _put(frames[f"{kind}s"], kind, row, path)
+        frames[f"{kind}s"] = _put(frames[f"{kind}s"], kind, getattr(rows, kind), path)
     out = dataclasses.replace(
         tables,
         **frames,
@@ -144,13 +148,18 @@ def _added(tables: Tables, path: str, rows: OwnRows) -> Tables:
     return out
 
 
-def _put(table: pd.DataFrame, kind: str, row: Row, path: str) -> pd.DataFrame:
-    """The table with a row in place of the one of its name, or at the end."""
-    columns = ["model", "gpu"] if kind == "profile" else [kind]
-    same = (table[columns] == list(_key(kind, row))).all(axis=1)
-    values = {**row.model_dump(exclude={"override", "ability"}), **row.implied, "origin": path}
-    added = {name: value for name, value in values.items() if value is not None}
-    return pd.DataFrame([*table[~same].to_dict("records"), added])
+def _put(table: pd.DataFrame, kind: str, rows: Sequence[Row], path: str) -> pd.DataFrame:
+    """The table with rows at its end, those of the same names left out."""
+    if not rows:
+        return table
+    replaced = {_key(kind, row) for row in rows}
+    kept = [key not in replaced for key in _keys(table, kind)]
+    added = [
+        {**row.model_dump(exclude={"override", "ability"}), **row.implied, "origin": path}
+        for row in rows
+    ]
+    told = [{k: v for k, v in row.items() if v is not None} for row in added]
+    return pd.DataFrame([*table[kept].to_dict("records"), *told])
 
 
 def _with_region(tables: Tables, path: str, row: RegionRow) -> Tables:

@@ -28,10 +28,19 @@ MOST_BYTES = 2**22
 """Of a file of a fleet; a thousand rows take a fiftieth of it."""
 
 
+MOST_REGIONS = 100
+
+
 def _plain(name: str) -> str:
     if not re.fullmatch(r"[\w.+:/@-]+", name):
         raise fault([], repr(name), "letters, digits and . _ - + : / @ only")
     return name
+
+
+def _few(regions: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(regions) > MOST_REGIONS:
+        raise fault([], f"{len(regions):,} regions", f"at most {MOST_REGIONS}")
+    return regions
 
 
 Label = Annotated[Name, AfterValidator(_plain)]
@@ -214,12 +223,12 @@ class RegionRow(Row):
 
 
 class OwnRows(Section):
-    """A file of them."""
+    """A file of them; at most 100 regions, since each has a round trip to every other."""
 
     model: tuple[ModelRow, ...] = ()
     gpu: tuple[GpuRow, ...] = ()
     profile: tuple[ProfileRow, ...] = ()
-    region: tuple[RegionRow, ...] = ()
+    region: Annotated[tuple[RegionRow, ...], AfterValidator(_few)] = ()
 
 
 KINDS: dict[str, type[Row]] = {
@@ -269,7 +278,7 @@ def _csv(path: str | Path, file: Path) -> OwnRows:
             rows.append(validate(values, row, str(path)))
         except InputError:  # once more, with its line
             validate(values, row, f"{path}: row {delimited.line(file, index)}")
-    return OwnRows().model_copy(update={kind: tuple(rows)})
+    return validate({kind: tuple(rows)}, OwnRows, str(path))
 
 
 def _kind(path: str | Path, header: Sequence[str]) -> str:
