@@ -86,6 +86,8 @@ def derive(
     ):
         if value is not None and not 1 <= value <= most:
             raise input_error(option, "", str(value), f"a whole number from 1 to {most:,}")
+    if not gpus:
+        raise input_error("--gpu", "", "nothing", f"at least one of {', '.join(gpu_types())}")
     model, architecture, notes = read_architecture(path, name)
     if model in fleet_tables.bundled().names("models"):
         found = f"{model!r}, the name of a bundled model"

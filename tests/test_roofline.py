@@ -291,11 +291,12 @@ def test_unknown_gpus(name, expected):
 @pytest.mark.parametrize(
     "options, expected",
     [
+        ({"gpus": []}, "--gpu: found nothing, expected at least one of A100-80GB-SXM, H100"),
         ({"batch": 0}, "--batch: found 0, expected a whole number from 1 to 4,096"),
         ({"tensor_parallel": 65}, "--tensor-parallel: found 65, expected a whole number from 1 to"),
     ],
 )
 def test_options_out_of_range(tmp_path, options, expected):
     with pytest.raises(InputError) as caught:
-        derive(_write(tmp_path / "m.json", LLAMA), ["H100"], **options)
+        derive(_write(tmp_path / "m.json", LLAMA), **{"gpus": ["H100"]} | options)
     assert expected in str(caught.value)

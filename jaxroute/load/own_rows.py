@@ -47,6 +47,7 @@ Label = Annotated[Name, AfterValidator(_plain)]
 Number = Annotated[Finite, Field(ge=0, le=1e15)]
 Parameters = Annotated[Finite, Field(ge=1e6, le=1e14)]
 Count = Annotated[int, Field(strict=True, ge=1, le=10**6)]
+Experts = Annotated[int, Field(strict=True, ge=0, le=10**6)]
 Context = Annotated[int, Field(strict=True, ge=1, lt=2**24)]
 Gpus = Annotated[int, Field(strict=True, ge=1, le=64)]
 Joules = Annotated[Finite, Field(gt=0, le=1e4)]
@@ -92,8 +93,8 @@ class ModelRow(Row):
     heads: Count | None = None
     kv_heads: Count | None = None
     head_dim: Count | None = None
-    experts: Annotated[int, Field(strict=True, ge=0, le=10**6)] = 0
-    experts_per_token: Annotated[int, Field(strict=True, ge=0, le=10**6)] = 0
+    experts: Experts = 0
+    experts_per_token: Experts = 0
     dtype_bytes: Number | None = None
     kv_bytes_per_token: Number | None = None
     notes: str = ""
@@ -231,12 +232,9 @@ class OwnRows(Section):
     region: Annotated[tuple[RegionRow, ...], AfterValidator(_few)] = ()
 
 
-KINDS: dict[str, type[Row]] = {
-    "model": ModelRow,
-    "gpu": GpuRow,
-    "profile": ProfileRow,
-    "region": RegionRow,
-}
+KINDS: dict[str, type[Row]] = dict(
+    zip(OwnRows.model_fields, (ModelRow, GpuRow, ProfileRow, RegionRow), strict=True)
+)
 
 
 def read_rows(path: str | Path) -> OwnRows:
