@@ -140,7 +140,7 @@ def _encoding(name: str) -> Any:
             return tiktoken.get_encoding(name)
     except _NotCachedError as error:
         fetch = f"""python -c "import tiktoken; tiktoken.get_encoding('{name}')\""""
-        found = f"no whole vocabulary in tiktoken's cache ({error or 'which is switched off'})"
+        found = f"no whole vocabulary in tiktoken's cache ({error})"
         mend = f"fetch it once with `{fetch}`, or give the path of a tokenizer.json"
         raise input_error(where, "", found, "one, as nothing is fetched here", mend) from error
     except (OSError, ValueError) as error:
@@ -166,7 +166,7 @@ def _cached(address: str, expected_hash: str | None = None) -> bytes:
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", folder)
     file = Path(folder, hashlib.sha1(address.encode()).hexdigest())
     if not folder or not file.is_file():
-        raise _NotCachedError(folder)
+        raise _NotCachedError(folder or "switched off")
     data = file.read_bytes()
     if expected_hash and hashlib.sha256(data).hexdigest() != expected_hash:
         raise _NotCachedError(folder)

@@ -69,7 +69,7 @@ def conversation(
     if not isinstance(found, list):
         repairs.note(f"records without a list of {key} left out", place)
         return None
-    read = [_message(each, place, repairs) for each in found if isinstance(each, Mapping)]
+    read = [_message(each, place, repairs) for each in found if isinstance(each, dict)]
     if len(read) < len(found):
         what = "messages that are no objects left out"
         repairs.note(what, place, len(found) - len(read))
@@ -78,7 +78,9 @@ def conversation(
 
 def _message(found: Mapping[str, Any], place: str, repairs: Repairs) -> Message:
     content = found.get("content", found.get("value"))
-    text = _text(content, place, repairs) + "".join(_calls(found))
+    text = _text(content, place, repairs)
+    if "tool_calls" in found or "function_call" in found:
+        text += "".join(_calls(found))
     if content is None and not text:
         repairs.note("messages without text taken as empty", place)
     role = _role(found.get("role", found.get("from")), place, repairs)
@@ -128,7 +130,7 @@ def _text(content: object, place: str, repairs: Repairs) -> str:
         return str(content)
     texts = list[str]()
     for part in content if isinstance(content, list) else [content]:
-        text = part.get("text") if isinstance(part, Mapping) else part
+        text = part.get("text") if isinstance(part, dict) else part
         if isinstance(text, str):
             texts.append(text)
         else:
@@ -150,4 +152,4 @@ def _calls(message: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _objects(found: object) -> list[Mapping[str, Any]]:
-    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

@@ -48,9 +48,9 @@ class Held:
     """
 
     spans: dict[str, Span] = dataclasses.field(default_factory=dict)
-    roles: array[int] = dataclasses.field(default_factory=lambda: array("b"))
-    tokens: array[int] = dataclasses.field(default_factory=lambda: array("q"))
-    times_s: array[float] = dataclasses.field(default_factory=lambda: array("d"))
+    roles: "array[int]" = dataclasses.field(default_factory=lambda: array("b"))
+    tokens: "array[int]" = dataclasses.field(default_factory=lambda: array("q"))
+    times_s: "array[float]" = dataclasses.field(default_factory=lambda: array("d"))
     unnamed: int = 0
 
 

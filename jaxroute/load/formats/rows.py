@@ -10,6 +10,7 @@ import pyarrow.parquet
 
 from jaxroute.errors import InputError
 from jaxroute.load import parquet
+from jaxroute.load.files import parts
 from jaxroute.load.messages import input_error
 from jaxroute.load.records import records
 from jaxroute.load.repairs import Repairs
@@ -27,7 +28,8 @@ def rows(file: Path, repairs: Repairs, columns: Sequence[str]) -> Iterator[Row]:
     """The JSON objects of a file, or its rows if it is Parquet, in bounded memory.
 
     Args:
-      file: JSON in any shape that `jaxroute.load.records.records` reads, or Parquet.
+      file: JSON in any shape that `jaxroute.load.records.records` reads, Parquet, or a directory
+        of Parquet files, which are read one after another.
       repairs: takes down what is left out.
       columns: those to read of Parquet, where it has them.
 
@@ -35,11 +37,13 @@ def rows(file: Path, repairs: Repairs, columns: Sequence[str]) -> Iterator[Row]:
       InputError: if the file cannot be read.
     """
     with _readable(repairs.name):
-        if parquet.is_parquet(file):
-            yield from _of_parquet(file, columns)
+        files = parts(file)
+        if file.is_dir() or parquet.is_parquet(file):
+            for each in files:
+                yield from _of_parquet(each, columns, f" of {each.name}" if file.is_dir() else "")
             return
         for place, record in records(file, repairs):
-            if isinstance(record, Mapping):
+            if isinstance(record, dict):
                 yield place, record
             else:
                 repairs.note("records that are no objects left out", place)
@@ -56,11 +60,11 @@ def _readable(name: str) -> Iterator[None]:
         raise input_error(name, "", str(error)[:200], expected) from error
 
 
-def _of_parquet(file: Path, columns: Sequence[str]) -> Iterator[Row]:
+def _of_parquet(file: Path, columns: Sequence[str], where: str) -> Iterator[Row]:
     with pyarrow.parquet.ParquetFile(file) as source:
         present = [name for name in source.schema_arrow.names if name in columns]
         row = 0
         for batch in source.iter_batches(batch_size=_BATCH, columns=present):
             for record in batch.to_pylist():
                 row += 1
-                yield f"row {row}", record
+                yield f"row {row}{where}", record

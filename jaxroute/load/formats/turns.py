@@ -153,7 +153,7 @@ def _take_down(
 def _with_times(
     time_s: Floats, length: NDArray[np.int64], repairs: Repairs
 ) -> tuple[NDArray[np.bool_], bool]:
-    """Which sessions to keep, and whether turns have times: all or none, as most sessions have."""
+    """Which sessions to keep, and whether turns have times: if those of most sessions do."""
     has_time = np.isfinite(time_s)
     timed = np.logical_and.reduceat(has_time, np.cumsum(length) - length)
     every = np.ones(len(length), bool)
@@ -162,6 +162,6 @@ def _with_times(
     if 2 * timed.sum() > len(timed):
         repairs.note("sessions without all times left out", "", int((~timed).sum()))
         return timed, True
-    without = "turns whose times are not used, as most sessions lack some"
+    without = "turns whose times are not used, as half of the sessions or more lack some"
     repairs.note(without, "", int(has_time.sum()))
     return every, False
