@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jaxroute.errors import InputError
-from jaxroute.load.formats import arena, chats, finetuning, sharegpt
+from jaxroute.load.formats import arena, chats, dialogue, finetuning, sharegpt
 from jaxroute.load.repairs import Repairs
 from jaxroute.load.traces import read_trace
 
@@ -101,8 +101,9 @@ TWO = [(3, 3), (4, 5)]
     ],
 )
 def test_each_shape_reads_without_a_repair(read, module, record, expected, note):
-    for key in module.KEYS:
-        assert key in record
+    assert [each for each in FORMATS if any(keys <= record.keys() for keys in each.KEYS)] == [
+        module
+    ]
     frame, notes, _ = read(module, [record], strict=True)
     assert turns(frame) == expected
     assert any(note in each for each in notes)
@@ -267,9 +268,11 @@ def timed(name, *times):
     ],
 )
 def test_times_are_read_as_people_write_them(read, times):
-    frame, notes, _ = read(chats, [timed("t", *times)], strict=True)
-    assert frame.arrival_s.tolist() == [0, 9]
-    assert frame.start_time.tolist() == [pd.Timestamp("2023-06-01", tz="UTC")] * 2
+    earlier = timed("e", 1685577540, None)
+    frame, notes, _ = read(chats, [timed("t", *times), earlier], strict=True)
+    assert frame.arrival_s.tolist() == [60, 69, 0]
+    starts = [pd.Timestamp(each, tz="UTC") for each in ("2023-06-01", "2023-05-31 23:59:00")]
+    assert frame.start_time.tolist() == [starts[0], *starts]
     assert not notes
 
 
@@ -279,6 +282,7 @@ def test_times_are_read_as_people_write_them(read, times):
         ([timed("t", 5, 6, 5, 7)], [5, 5], None),  # relative to the trace, equal
         ([timed("t", 9, None, 5, None)], [9, 9], "times before that of the turn before"),
         ([timed("t", 5, 6, None, 8)], [5, 8], None),  # the answer's
+        ([timed("t", 9e10, 6)], [9e10], None),  # in the year 4821
         ([timed("t", None, 6, "soon", 8)], [6, 8], "times that cannot be read left out"),
         ([timed("t", 5, 6), timed("u", 7, 8), timed("v", None, None)], [5, 7], "sessions without"),
         ([timed("t", 5, 6), timed("v", None, None)], None, "turns whose times are not used"),
@@ -291,6 +295,23 @@ def test_arrivals(read, conversations, arrivals, repair):
         frame.arrival_s.isna().all() if arrivals is None else frame.arrival_s.tolist() == arrivals
     )
     assert [what.startswith(repair) for what in repairs] == [True] if repair else not repairs
+
+
+def test_a_turn_arrives_with_its_last_message_that_has_a_time(read):
+    question = [
+        {"role": role, "content": text(1), "timestamp": time_s}
+        for role, time_s in [("system", 3), ("user", 5), ("system", None), ("assistant", 9)]
+    ]
+    frame, notes, _ = read(chats, [LMSYS | {"conversation": question}], strict=True)
+    assert frame.arrival_s.tolist() == [5] and not notes
+
+
+def test_texts_are_counted_some_at_a_time_to_the_same_result(read, monkeypatch):
+    records = [LMSYS | {"conversation_id": name} for name in "abc"]
+    whole, _, _ = read(chats, records)
+    monkeypatch.setattr(dialogue, "_AT_ONCE", 15)
+    few, _, _ = read(chats, records)
+    pd.testing.assert_frame_equal(few, whole)
 
 
 def test_a_date_of_each_record_is_a_start_without_arrivals(read):
@@ -332,6 +353,8 @@ LOOSE = "2 pieces that do not fit together"
         ([share("c_0", "uA", "aB"), share("c_1", "aX", "uC", "aD")], {"c_0": 1, "c_1": 1}),
         ([share("c_0", "uA", "aB"), share("c_1", "uC", "aD")], {"c_0": 1, "c_1": 1}),
         ([share("c_0", "uA", "uB"), share("c_2", "aC", "uD", "aE")], {"c_2": 1}),
+        ([share("c_0", "uA", "uB"), share("c_2", "uC", "aD")], {"c_2": 1}),
+        ([share("c_0", "aA"), share("c_1", "uC", "aD")], {"c_1": 1}),
         (
             [share("c", "uA", "aB"), share("c_0", "uA", "aB"), share("c_2", "uC", "aD")],
             {"c": 1, "c_0": 1, "c_2": 1},
@@ -345,7 +368,7 @@ def test_pieces_are_joined_where_that_is_certain(read, records, sessions):
         len(sessions) < len(records) and "c" in sessions
     )
     if "joined" in str(notes):
-        assert (frame.input_tokens == 1).all()  # the answer that is repeated is not counted again
+        assert (frame[["input_tokens", "output_tokens"]] == 1).all(axis=None)  # nothing twice
         assert not any("start with the assistant" in what for what in repairs)
 
 
@@ -430,7 +453,7 @@ MESSAGES = st.lists(
     ),
     max_size=4,
 )
-KEYS = [key for module in FORMATS for key in module.KEYS]
+KEYS = [key for module in FORMATS for key in sorted(module.KEYS[0])]
 RECORDS = st.lists(
     st.one_of(
         st.tuples(MESSAGES, LEAVES, LEAVES).map(

@@ -17,7 +17,9 @@ from jaxroute.load.tokens import counter
 
 __all__ = ["KEYS", "read"]
 
-KEYS = ("conversation_a", "conversation_b")
+_BOTH = ("conversation_a", "conversation_b")
+
+KEYS = (frozenset(_BOTH),)
 """What a record has."""
 
 _IDS = ("question_id", "id")
@@ -43,9 +45,9 @@ def read(file: Path, repairs: Repairs, tokenizer: str | None) -> tuple[pd.DataFr
 
 
 def _conversations(file: Path, repairs: Repairs) -> Iterator[Conversation]:
-    for place, record in rows(file, repairs, (*_IDS, *KEYS, *TIMES)):
+    for place, record in rows(file, repairs, (*_IDS, *_BOTH, *TIMES)):
         identity = name(record, _IDS, place, repairs) or place
-        for key in KEYS:
+        for key in _BOTH:
             whose = f"{identity}/{key[-1]}"
             if said := conversation(record, key, whose, place, repairs):
                 yield said

@@ -25,7 +25,9 @@ from jaxroute.load.tokens import counter
 
 __all__ = ["KEYS", "read"]
 
-KEYS = ("conversation",)
+_MESSAGES = "conversation"
+
+KEYS = (frozenset({_MESSAGES}),)
 """What a record has."""
 
 _IDS = ("conversation_hash", "conversation_id", "id")
@@ -51,11 +53,11 @@ def read(file: Path, repairs: Repairs, tokenizer: str | None) -> tuple[pd.DataFr
 
 
 def _conversations(file: Path, repairs: Repairs) -> Iterator[Conversation]:
-    for place, record in rows(file, repairs, (*_IDS, *KEYS, *TIMES)):
+    for place, record in rows(file, repairs, (*_IDS, _MESSAGES, *TIMES)):
         identity = name(record, _IDS, place, repairs)
-        found = record.get(KEYS[0])
+        found = record.get(_MESSAGES)
         first = found[0] if isinstance(found, list) and found else None
         if identity and isinstance(first, dict) and first.get("turn_identifier") is not None:
             identity = f"{identity}/{first['turn_identifier']}"
-        if said := conversation(record, KEYS[0], identity, place, repairs):
+        if said := conversation(record, _MESSAGES, identity, place, repairs):
             yield said

@@ -15,7 +15,9 @@ from jaxroute.load.tokens import counter
 
 __all__ = ["KEYS", "read"]
 
-KEYS = ("conversations",)
+_MESSAGES = "conversations"
+
+KEYS = (frozenset({_MESSAGES}),)
 """What a record has."""
 
 
@@ -42,7 +44,7 @@ def read(file: Path, repairs: Repairs, tokenizer: str | None) -> tuple[pd.DataFr
 
 
 def _conversations(file: Path, repairs: Repairs) -> Iterator[Conversation]:
-    for place, record in rows(file, repairs, ("id", *KEYS)):
+    for place, record in rows(file, repairs, ("id", _MESSAGES)):
         identity = name(record, ("id",), place, repairs)
-        if said := conversation(record, KEYS[0], identity, place, repairs):
+        if said := conversation(record, _MESSAGES, identity, place, repairs):
             yield said

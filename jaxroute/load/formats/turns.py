@@ -43,8 +43,8 @@ def trace(held: Held, repairs: Repairs) -> tuple[pd.DataFrame, list[str]]:
     """The turns of conversations, and in words what is known of their times.
 
     Returns:
-      The frame as `jaxroute.load.traces.read_trace` returns it, with `start_time` where there are
-      dates, and notes.
+      The frame as `jaxroute.load.traces.read_trace` returns it, and notes. Where all times are
+      dates it has `start_time`, and `arrival_s` counts from the first of them.
 
     Raises:
       InputError: if there is no turn at all, or repairs are errors.
@@ -92,7 +92,7 @@ def trace(held: Held, repairs: Repairs) -> tuple[pd.DataFrame, list[str]]:
     }
     if ((start_s >= _FIRST_S) & (start_s < _LAST_S)).all():
         if is_timed:
-            frame["arrival_s"] = arrival_s - start_s[session]
+            frame["arrival_s"] = arrival_s - start_s.min()
         micros = np.round(start_s * 1e6).astype("datetime64[us]")
         frame["start_time"] = pd.DatetimeIndex(micros).tz_localize("UTC")[session]
     if not is_timed:
