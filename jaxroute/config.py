@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from jaxroute.load.files import BUILTIN, package_file
+from jaxroute.load.files import BUILTIN, listed, package_file
 from jaxroute.load.fleet import bundled_names
 from jaxroute.load.messages import known_names
 from jaxroute.load.policy import FLEET_LISTS, RULE_CONFIGS, OwnPolicy, PolicyConfig
@@ -29,6 +29,7 @@ from jaxroute.load.values import (
     Proportion,
     Share,
     Source,
+    Sources,
     Spread,
     Switch,
     Tokens,
@@ -104,9 +105,25 @@ class FleetConfig(Section):
 
 
 class IntensityConfig(Section):
-    """Hourly carbon intensity of the regions."""
+    """Hourly carbon intensity of the regions.
 
-    path: Source = "builtin:typical-day-2023"
+    `zones` names the zone of a region in the files, where its names do not tell.
+    """
+
+    path: Sources = "builtin:typical-day-2023"
+    basis: Literal["lifecycle", "direct"] = "lifecycle"
+    signal: Literal["average", "marginal"] = "average"
+    zones: dict[Name, Name] = Field(default_factory=dict)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files and directories given."""
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What is read: in place of a directory, the files in it."""
+        return tuple(file for path in self.paths for file in listed(path))
 
 
 class QualityConfig(Section):
@@ -199,7 +216,7 @@ class StudyConfig(Section):
     def files(self) -> tuple[str, ...]:
         """What is read beside the bundled tables: the intensity, the mix, then the traces."""
         mix = () if self.water.mix is None else (self.water.mix,)
-        return (self.intensity.path, *mix, *(dataset.path for dataset in self.datasets))
+        return (*self.intensity.files, *mix, *(dataset.path for dataset in self.datasets))
 
     def preset_of(self, name: str) -> str:
         """The preset that a policy is, or differs from."""
@@ -223,6 +240,8 @@ class StudyConfig(Section):
         for field in FLEET_LISTS:
             for index, entry in enumerate(getattr(self.fleet, field)):
                 _known(["fleet", field, index], entry, bundled_names(field), "a bundled one")
+        for region in self.intensity.zones:
+            _known(["intensity", "zones", region], region, bundled_names("regions"), "a region")
         presets: Collection[str] | None = (info.context or {}).get("presets")
         if presets is None:
             from jaxroute.catalogue import NAMES  # late: it imports JAX

@@ -23,7 +23,7 @@ from jaxroute.world import Retention, World, cast
 
 BUNDLED = (
     *("models.csv", "gpus.csv", "profiles.csv", "pue.csv", "rtt_ms.csv", "irt.json"),
-    "forecast_error_dayahead.csv",
+    *("forecast_error_dayahead.csv", "emission_factors.csv", "zones.csv", "regions.csv"),
     *("electricity_price.csv", "ewif_by_technology.csv"),
 )
 """Tables of the package that every study may read."""
@@ -104,7 +104,7 @@ def load_study(
     path: str | Path | None = None,
     *,
     traces: str | Path | Sequence[str | Path] = (),
-    carbon: str | Path | None = None,
+    carbon: str | Path | Sequence[str | Path] | None = None,
     seed: int | None = None,
     dtype: DTypeLike = np.float32,
     memory_bytes: int | None = None,
@@ -114,7 +114,7 @@ def load_study(
     Args:
       path: a TOML file; without it the default study, on bundled data.
       traces: a trace file, or several, in place of the study's datasets, labelled by their stems.
-      carbon: an hourly intensity file in place of the study's.
+      carbon: an intensity file or directory, or several, in place of the study's.
       seed: in place of the study's.
       dtype: of every float; float64 needs JAX's x64 mode.
       memory_bytes: traces in Parquet that would take more stay on disk (`jaxroute.shards`).
@@ -136,7 +136,7 @@ def of(
     names = config.fleet
     table = fleet_table(names.models, names.gpus, names.regions)
     deployments = tuple(table["model"] + "|" + table["gpu"] + "|" + table["region"])
-    hours = None if config.intensity.path == TYPICAL_DAY else _read_hours(config)
+    hours = None if config.intensity.path == TYPICAL_DAY else read_hours(config)
     covered = None if hours is None else _covered(hours)
     dates = covered or YEAR_2023
     limits = _context_limits(table, names.models)
@@ -147,7 +147,7 @@ def of(
         for each in config.datasets
     ]
     span = covered or _span([each.extent for each in raw])
-    hours = hours or _read_hours(config, span)
+    hours = hours or read_hours(config, span)
     mix = config.water.mix
     world = build_world(
         names.models,
@@ -187,7 +187,7 @@ def of(
         deployments=table,
         notes=(f"intensity: {hours.note}", *beliefs.notes(config), _water_and_cost(config)),
         inputs={each.path: each.sha256 for each in datasets}
-        | {config.intensity.path: sha256(config.intensity.path)}
+        | {file: sha256(file) for file in config.intensity.files}
         | ({} if mix is None else {mix: sha256(mix)})
         | {name: sha256(package_file(name)) for name in BUNDLED},
     )
@@ -197,25 +197,34 @@ def overridden(
     config: StudyConfig,
     *,
     traces: Sequence[str | Path] = (),
-    carbon: str | Path | None = None,
+    carbon: str | Path | Sequence[str | Path] | None = None,
     seed: int | None = None,
 ) -> StudyConfig:
     """A study file with its traces, intensity or seed replaced, as `load_study` takes them."""
     values = config.model_dump(exclude_unset=True)
     if traces:
         values["datasets"] = [{"path": str(each)} for each in traces]
-    if carbon is not None:
-        values["intensity"] = {"path": str(carbon)}
+    if carbon is not None and carbon != []:
+        paths = [carbon] if isinstance(carbon, str | Path) else carbon
+        values["intensity"] = values.get("intensity", {}) | {"path": [str(each) for each in paths]}
     if seed is not None:
         values["seed"] = seed
     return validate(values, StudyConfig, "options")
 
 
-def _read_hours(config: StudyConfig, span: Span | None = None) -> Intensity:
-    bounds = None
+def read_hours(config: StudyConfig, span: Span | None = None) -> Intensity:
+    """The intensity of a study; `span`, epoch seconds, is where its typical day is laid."""
+    grids, bounds = config.intensity, None
     if span is not None:
         bounds = pd.Timestamp(span[0], unit="s"), pd.Timestamp(span[1], unit="s")
-    return read_intensity(config.intensity.path, config.fleet.regions, span=bounds)
+    return read_intensity(
+        grids.paths,
+        config.fleet.regions,
+        span=bounds,
+        zones=grids.zones,
+        basis=grids.basis,
+        signal=grids.signal,
+    )
 
 
 def _covered(hours: Intensity) -> Span:

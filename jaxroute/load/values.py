@@ -59,6 +59,21 @@ def _absolute(path: str, info: ValidationInfo) -> str:
     return os.path.abspath(os.path.join(folder, path))
 
 
+def _sources(value: object, info: ValidationInfo) -> str | tuple[str, ...]:
+    """A path, or several, as `_absolute` has them; a list of one is that one."""
+    several = [value] if isinstance(value, str) else value
+    if not isinstance(several, list | tuple):
+        raise fault([], shown(value), "a path, or a list of paths")
+    for index, path in enumerate(several):
+        key = [] if isinstance(value, str) else [index]
+        if not isinstance(path, str):
+            raise fault(key, shown(path), "a text")
+        if not path:
+            raise fault(key, "''", "a text that is not empty")
+    paths = distinct(tuple(_absolute(path, info) for path in several))
+    return paths[0] if len(paths) == 1 else paths
+
+
 def _far_is_infinite(value: float) -> float:
     """Infinity for what float32 cannot hold."""
     return value if value < 1e30 else float("inf")
@@ -106,4 +121,5 @@ Names = Annotated[tuple[Name, ...], AfterValidator(distinct)]
 Weights = Annotated[tuple[AnySign, ...], AfterValidator(_one_per_feature)]
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 Source = Annotated[Name, AfterValidator(_absolute)]
+Sources = Annotated[str | tuple[str, ...], PlainValidator(_sources)]
 Variants = Annotated[dict[Name, dict[Name, Any]], AfterValidator(_not_empty)]
