@@ -31,6 +31,7 @@ from jaxroute.compilations import reuse_compilations
 from jaxroute.devices import use_every_core
 from jaxroute.errors import InputError
 from jaxroute.load.messages import one_line
+from jaxroute.options import Out, Sources, StudyFile, with_sources
 from jaxroute.report import turns
 from jaxroute.report.ablation import show_ablation
 from jaxroute.report.files import (
@@ -60,26 +61,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-StudyFile = Annotated[
-    Path | None, typer.Argument(help="Study file (TOML). Without it, the bundled default.")
-]
-Trace = Annotated[
-    list[Path] | None,
-    typer.Option(
-        help="Trace (CSV or Parquet: session_id, turn, arrival_s, input_tokens, output_tokens "
-        "and optional columns) in place of the study's. Can be repeated."
-    ),
-]
-Carbon = Annotated[
-    Path | None, typer.Option(help="Hourly carbon intensity (timestamp, region, gco2_per_kwh).")
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(help="Directory for the tables and run.json; an earlier result is replaced."),
-]
-Seed = Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Of every random draw.")]
 
 
 def _version(wanted: bool) -> None:
@@ -119,21 +100,21 @@ def _tell(screen: Console, wall_s: float, compile_s: float | None, out: Path | N
 
 
 @app.command()
+@with_sources
 def compare(
     study: StudyFile = None,
-    trace: Trace = None,
-    carbon: Carbon = None,
     out: Out = None,
-    seed: Seed = None,
     match: Annotated[
         Match | None,
         typer.Option(help="Also the savings at the baseline's mean of this, turning one knob."),
     ] = None,
+    *,
+    sources: Sources,
 ) -> None:
     """Carbon, latency and quality of every routing policy on real conversations."""
     began, matched = time.perf_counter(), None
     with _at_work(out, FILES) as (directory, report):
-        loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
+        loaded = load_study(study, **sources)
         outcome = run(loaded, report)
         if match is not None:
             matched = matching.run(loaded, outcome.fixed, match.value, report)
@@ -149,17 +130,17 @@ def compare(
 
 
 @app.command()
+@with_sources
 def ablate(
     study: StudyFile = None,
-    trace: Trace = None,
-    carbon: Carbon = None,
     out: Out = None,
-    seed: Seed = None,
+    *,
+    sources: Sources,
 ) -> None:
     """The saving of carbon_router over fair_carbon, split into what each of its parts saves."""
     began = time.perf_counter()
     with _at_work(out, ABLATION_FILES) as (directory, report):
-        loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
+        loaded = load_study(study, **sources)
         outcome = ablation.run(loaded, report)
         if directory is not None:
             write_ablation(directory, loaded, outcome, time.perf_counter() - began)
@@ -169,20 +150,20 @@ def ablate(
 
 
 @app.command()
+@with_sources
 def study(
     file: Annotated[Path, typer.Argument(help="Study file (TOML) with tables of what to vary.")],
     out: Annotated[
         Path, typer.Option(help="Directory for the tables. What a killed run left there is used.")
     ],
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, counting up from --seed.")] = 1,
-    trace: Trace = None,
-    carbon: Carbon = None,
-    seed: Seed = None,
+    *,
+    sources: Sources,
 ) -> None:
     """Every combination of what a study file varies, on every trace that is there; resumable."""
     began = time.perf_counter()
     with progress_bar() as report:
-        cells, left_out = grid.plan(file, seeds=seeds, traces=trace or (), carbon=carbon, seed=seed)
+        cells, left_out = grid.plan(file, seeds=seeds, **sources)
         outcome = grid.run(cells, left_out, out, report)
         write_grid(out, outcome, time.perf_counter() - began)
     screen = console()
@@ -192,6 +173,7 @@ def study(
 
 
 @app.command()
+@with_sources
 def sweep(
     study: Annotated[Path, typer.Argument(help="Study file (TOML) with a table of what to sweep.")],
     out: Annotated[
@@ -226,9 +208,8 @@ def sweep(
     process_id: Annotated[
         int | None, typer.Option(min=0, help="Which of them this one is, from 0.")
     ] = None,
-    trace: Trace = None,
-    carbon: Carbon = None,
-    seed: Seed = None,
+    *,
+    sources: Sources,
 ) -> None:
     """Thousands of settings of a policy on every trace of a study; resumable."""
     began = time.perf_counter()
@@ -240,9 +221,7 @@ def sweep(
     with progress_bar() as report:
         loaded = load_study(
             study,
-            traces=trace or (),
-            carbon=carbon,
-            seed=seed,
+            **sources,
             memory_bytes=(allowed or memory.host_bytes() // 2) // 2,
         )
         outcome = sweeping.run(
@@ -265,12 +244,12 @@ def sweep(
 
 
 @app.command()
+@with_sources
 def tune(
     study: StudyFile = None,
-    trace: Trace = None,
-    carbon: Carbon = None,
     out: Out = None,
-    seed: Seed = None,
+    *,
+    sources: Sources,
 ) -> None:
     """A policy's numbers by gradient, judged on sessions held out; takes some minutes.
 
@@ -279,7 +258,7 @@ def tune(
     began = time.perf_counter()
     use_every_core()
     with _at_work(out, TUNING_FILES) as (directory, report):
-        loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
+        loaded = load_study(study, **sources)
         outcome = tuning.run(loaded, report)
         if directory is not None:
             write_tuning(directory, outcome, time.perf_counter() - began)
@@ -289,17 +268,17 @@ def tune(
 
 
 @app.command()
+@with_sources
 def fit_gate(
     study: StudyFile = None,
-    trace: Trace = None,
-    carbon: Carbon = None,
     out: Out = None,
-    seed: Seed = None,
+    *,
+    sources: Sources,
 ) -> None:
     """A gate that learns which moves lead straight back, judged on sessions held out."""
     began = time.perf_counter()
     with _at_work(out, GATE_FILES) as (directory, report):
-        loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
+        loaded = load_study(study, **sources)
         outcome = learned_gate.fit_gate(loaded, report)
         if directory is not None:
             write_gate(directory, outcome, time.perf_counter() - began)
@@ -309,6 +288,7 @@ def fit_gate(
 
 
 @app.command()
+@with_sources
 def explain(
     session: Annotated[str, typer.Option(help="Id of the session.")],
     study: StudyFile = None,
@@ -321,12 +301,11 @@ def explain(
     policy: Annotated[
         list[str] | None, typer.Option(help="Policy to show. Can be repeated.")
     ] = None,
-    trace: Trace = None,
-    carbon: Carbon = None,
-    seed: Seed = None,
+    *,
+    sources: Sources,
 ) -> None:
     """One session turn by turn: what was weighed, chosen and paid, policies side by side."""
-    loaded = load_study(study, traces=trace or (), carbon=carbon, seed=seed)
+    loaded = load_study(study, **sources)
     told = explanation.explain(
         loaded,
         session,

@@ -27,10 +27,9 @@ Record = tuple[str, Any]
 
 
 def text_chunks(file: Path) -> Iterator[str]:
-    """The text of a file, unzipped if it is gzipped, in pieces that are not empty; malformed UTF-8 as
-    U+FFFD.
+    """The text of a file, unzipped if it is gzipped, in pieces that are not empty.
 
-    A gzipped file that breaks off ends where it does, as a plain one would.
+    Malformed UTF-8 reads as U+FFFD. A gzipped file that breaks off ends there, as plain ones do.
 
     Raises:
       OSError, zlib.error: if it cannot be read.
