@@ -156,7 +156,8 @@ def _joined(
     hour = np.arange(begin, end + 1)
     table = np.stack([at_hours(zone.hours, hour) for zone in of], axis=1)
     start = pd.Timestamp(int(begin) * HOUR_S, unit="s", tz="UTC")
-    told = [f"{named}: {len(hour)} hours from {start:%Y-%m-%dT%H:%MZ}"]
+    files = names_of([Path(each).name for each in paths])
+    told = [f"{files}: {len(hour)} hours from {start:%Y-%m-%dT%H:%MZ}"]
     kinds: dict[str, list[str]] = {}
     for region, zone in zip(regions, of, strict=True):
         kind = f"{zone.format}, {zone.signal or signal}, {zone.basis}"

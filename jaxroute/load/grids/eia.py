@@ -30,9 +30,6 @@ def read(asked: Asked, document: Any) -> Reading:
         places[zone].setdefault(code, []).append(index)
         if rows.rows[index].get("value-units", UNIT) != UNIT:
             raise rows.fault(index, "value-units", repr(UNIT))
-        if code not in generation.factors(SCHEME):
-            expected, mend = generation.unknown(code, SCHEME)
-            raise rows.fault(index, "fueltype", expected, mend)
     end = _ends(rows)
     value = rows.numbers("value", generation.LEAST_MW, generation.MOST_MW)
     read: dict[str, dict[str, Samples]] = {}
@@ -40,6 +37,9 @@ def read(asked: Asked, document: Any) -> Reading:
         read[zone] = {}
         for code, indices in places[zone].items():
             at = np.array(indices)
+            if code not in generation.factors(SCHEME):
+                expected, mend = generation.unknown(code, SCHEME)
+                raise rows.fault(indices[0], "fueltype", expected, mend)
             if np.isnan(generation.factors(SCHEME)[code].g_per_kwh):
                 asked.repairs.note(generation.STORAGE, f"{code} of {zone}")
                 continue

@@ -11,22 +11,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from jaxroute.errors import InputError
 from jaxroute.load.grids.content import Rows, entry
-from jaxroute.load.grids.readings import AVERAGE, MOST_G_PER_KWH, Asked, Fault, Reading, samples
+from jaxroute.load.grids.readings import AVERAGE, MOST_G_PER_KWH, Asked, Reading, samples
+from jaxroute.load.grids.tabular import by_zone
 from jaxroute.load.messages import input_error, shown
-from jaxroute.load.table import Table, read_table
+from jaxroute.load.table import read_table
 
 BASES = {"lifecycle": "life-cycle", "direct": "direct"}
 """In words; consumption-based, both."""
 
 ESTIMATED = "hours that the provider estimated"
 
-_TIME, _ZONE = "datetime (utc)", "zone id"
+_TIME, _ZONE, _ESTIMATED = "datetime (utc)", "zone id", "data estimated"
 _INTENSITY = re.compile(r"carbon intensity gco.?2?eq/kwh \((direct|lca|life cycle)\)")
-_SECOND = 1_000_000
 
 
 def fits(header: Sequence[str]) -> bool:
@@ -46,7 +47,7 @@ def read_csv(asked: Asked) -> Reading:
             kind = _INTENSITY.fullmatch(folded)
             if kind and (kind[1] == "direct") == (asked.basis == "direct"):
                 wanted["value"] = name
-            elif folded in (_TIME, _ZONE, "data estimated"):
+            elif folded in (_TIME, _ZONE, _ESTIMATED):
                 wanted[folded] = name
         if missing := [key for key in (_TIME, _ZONE, "value") if key not in wanted]:
             told = f"{basis} intensity" if missing[0] == "value" else missing[0]
@@ -56,28 +57,13 @@ def read_csv(asked: Asked) -> Reading:
         return list(wanted.values())
 
     table = read_table(asked.name, columns)
-    code, names = table.codes(wanted[_ZONE])
-    begin = table.times(wanted[_TIME]).as_unit("us").asi8 // _SECOND
-    found = names.to_pylist()
-    read = {}
-    for index, zone in enumerate(found):
-        if asked.wants(zone):
-            rows = np.flatnonzero(code == index)
-            value = table.numbers(wanted["value"], 0, MOST_G_PER_KWH, missing_ok=True, rows=rows)
-            fault = _fault(table, wanted[_TIME], rows, zone)
-            read[zone] = {"": samples(begin[rows], value, fault)}
-            if "data estimated" in wanted:
-                told = pc.utf8_lower(table.text(wanted["data estimated"]).take(rows))
-                if count := pc.sum(pc.equal(told, "true")).as_py():
-                    asked.repairs.note(ESTIMATED, "", count)
-    return _reading(asked, "Electricity Maps CSV", tuple(found), read)
-
-
-def _fault(table: Table, column: str, rows: np.ndarray, zone: str) -> Fault:
-    def fault(index: int, found: str, expected: str, mend: str) -> InputError:
-        return table.fault(int(rows[index]), column, expected, mend, f"{found}, of {zone}")
-
-    return fault
+    names = wanted[_TIME], wanted[_ZONE], wanted["value"]
+    found, read, rows = by_zone(asked, table, *names, missing_ok=True)
+    if _ESTIMATED in wanted:
+        told = pc.utf8_lower(table.text(wanted[_ESTIMATED]).take(pa.array(rows)))
+        if count := pc.sum(pc.equal(told, "true")).as_py():
+            asked.repairs.note(ESTIMATED, "", count)
+    return _reading(asked, "Electricity Maps CSV", found, read)
 
 
 def read_json(asked: Asked, document: Any) -> Reading:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxroute.load.files import package_file
-from jaxroute.load.grids.hours import Hourly, at_hours, hourly
+from jaxroute.load.grids.hours import LONGEST_GAP, Hourly, at_hours, hourly
 from jaxroute.load.grids.readings import Samples
 from jaxroute.load.messages import known_names
 from jaxroute.load.repairs import Repairs
@@ -66,8 +66,9 @@ def weighed(
 ) -> tuple[Hourly, tuple[str, ...]]:
     """Intensity of the hours in which something generates, and what to know of it.
 
-    A fuel type that is missing for at most three hours is interpolated; before its first and after
-    its last hour it counts as 0. An hour inside a longer gap of one is left out.
+    A fuel type that is missing for at most three hours is interpolated; an hour inside a longer gap
+    of one is left out. So are up to three hours at an end that one lacks, as if not yet reported;
+    more of them are before it began, or after it ended: there it counts as 0.
 
     Args:
       zone: its name.
@@ -81,10 +82,13 @@ def weighed(
     for code, fuel in known.items():
         factor = factors(scheme)[code]
         value = at_hours(fuel, hours)
-        outside = (hours < fuel.hour[0]) | (hours > fuel.hour[-1])
+        outside, cut = np.zeros(len(hours), bool), np.zeros(len(hours), bool)
+        for beyond in (hours < fuel.hour[0], hours > fuel.hour[-1]):
+            (cut if beyond.sum() <= LONGEST_GAP else outside)[beyond] = True
         filled = np.isfinite(value) & ~np.isin(hours, fuel.hour)
         for what, where in (
             ("hours of a fuel type interpolated", filled),
+            ("hours at an end left out, as a fuel type lacks them", cut),
             ("hours before or after all of a fuel type's, where it counts as 0", outside),
         ):
             if where.any():
