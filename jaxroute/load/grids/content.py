@@ -32,13 +32,13 @@ _HEAD = 2**16
 _WITH_OFFSET = re.compile(r"\d{4}.*[T ].*(Z|z|[+-]\d{2}(:?\d{2})?)")
 
 
-def pieces(name: str, file: Path, most: int = LARGEST) -> Iterator[str]:
+def pieces(name: str, file: Path, most: float | None = None) -> Iterator[str]:
     """The text of a file, unzipped if it is gzipped.
 
     Raises:
-      InputError: if it cannot be read, or has more than `most` characters.
+      InputError: if it cannot be read, or has more than `most` characters (`LARGEST`).
     """
-    size = 0
+    most, size = LARGEST if most is None else most, 0
     try:
         for chunk in text_chunks(file):
             size += len(chunk)
@@ -52,7 +52,7 @@ def pieces(name: str, file: Path, most: int = LARGEST) -> Iterator[str]:
 
 def head(name: str, file: Path) -> str:
     """The first characters of a file, without leading white space."""
-    return next(pieces(name, file, 2**40), "")[:_HEAD].lstrip()
+    return next(pieces(name, file, math.inf), "")[:_HEAD].lstrip()
 
 
 def document(name: str, file: Path) -> Any:
