@@ -458,6 +458,7 @@ BAD = {
     "JSON, unknown": ('{"hours": [1, 2]}', "found JSON of no known source, expected an answer of "),
     "tidy, seconds": (tidy([1], offset=":01Z"), "row 2, column timestamp: found '2024-01-15T00:00"),
     "gzip, damaged": (gzip.compress(tidy([1]).encode())[:10] + b"xxxxxxxx", "found Error"),
+    "tidy, damaged Parquet": ("PAR1xxxxPAR1", "expected a readable file"),
     "nothing": ("", "row 1: found columns none, expected a column timestamp"),
 }  # fmt: skip
 
@@ -530,7 +531,7 @@ def test_what_is_no_intensity(put, tmp_path):
         "\0",
     ):
         assert not is_intensity(put(text))
-    assert not is_intensity(tmp_path / "none")
+    assert not is_intensity(put("PAR1xxxx")) and not is_intensity(tmp_path / "none")
     frame = pd.DataFrame({"timestamp": ["2024-01-15"], "region": "FR", "gco2_per_kwh": 1.0})
     frame.to_parquet(tmp_path / "tidy.parquet")
     assert is_intensity(tmp_path / "tidy.parquet")

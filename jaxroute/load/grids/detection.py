@@ -36,7 +36,7 @@ def is_intensity(path: str | Path) -> bool:
     """
     try:
         return all(_known(name, parts(name)[0]) for name in listed(path))
-    except (InputError, OSError):
+    except (InputError, *parquet.UNREADABLE):
         return False
 
 
@@ -47,11 +47,8 @@ def read(asked: Asked) -> Reading:
       InputError: if it is of no known source, or not as that source writes it.
     """
     name, file = asked.name, asked.file
-    try:
-        if parquet.is_parquet(file):
-            return _parquet(asked)
-    except (OSError, *parquet.UNREADABLE) as error:
-        raise input_error(name, "", str(error)[:200], "a readable file") from error
+    if _is_table(name, file):
+        return tidy.read(asked)
     begin = head(name, file)
     if begin.startswith("<"):
         return entsoe.read(asked)
@@ -70,11 +67,16 @@ def read(asked: Asked) -> Reading:
     return electricity_maps.read_csv(asked) if _is_yearly(begin) else tidy.read(asked)
 
 
-def _parquet(asked: Asked) -> Reading:
-    if parquet.rows(parts(asked.name)) > MOST_ROWS:
+def _is_table(name: str, file: Path) -> bool:
+    """Whether it is Parquet; an error if that has too many rows."""
+    try:
+        rows = parquet.rows(parts(name)) if parquet.is_parquet(file) else -1
+    except parquet.UNREADABLE as error:
+        raise input_error(name, "", str(error)[:200], "a readable file") from error
+    if rows > MOST_ROWS:
         found, mend = f"more than {MOST_ROWS:,} rows", "split it, for example by year"
-        raise input_error(asked.name, "", found, "a smaller table", mend)
-    return tidy.read(asked)
+        raise input_error(name, "", found, "a smaller table", mend)
+    return rows >= 0
 
 
 def _known(name: str, file: Path) -> bool:
