@@ -11,8 +11,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from jaxroute.load.files import BUILTIN, listed, package_file
+from jaxroute.load.files import BUILTIN, package_file
 from jaxroute.load.fleet import bundled_names
+from jaxroute.load.intensity import IntensityConfig
 from jaxroute.load.messages import known_names
 from jaxroute.load.policy import FLEET_LISTS, RULE_CONFIGS, OwnPolicy, PolicyConfig
 from jaxroute.load.space import SweepConfig
@@ -29,7 +30,6 @@ from jaxroute.load.values import (
     Proportion,
     Share,
     Source,
-    Sources,
     Spread,
     Switch,
     Tokens,
@@ -102,28 +102,6 @@ class FleetConfig(Section):
     regions: Names = ("US-CISO", "US-PJM", "DE", "SG")
     prefill_scale: AboveZero = 1.0
     decode_scale: AboveZero = 1.0
-
-
-class IntensityConfig(Section):
-    """Hourly carbon intensity of the regions.
-
-    `zones` names the zone of a region in the files, where its names do not tell.
-    """
-
-    path: Sources = "builtin:typical-day-2023"
-    basis: Literal["lifecycle", "direct"] = "lifecycle"
-    signal: Literal["average", "marginal"] = "average"
-    zones: dict[Name, Name] = Field(default_factory=dict)
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The files and directories given."""
-        return (self.path,) if isinstance(self.path, str) else self.path
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """What is read: in place of a directory, the files in it."""
-        return tuple(file for path in self.paths for file in listed(path))
 
 
 class QualityConfig(Section):

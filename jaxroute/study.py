@@ -11,9 +11,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from jaxroute import beliefs, catalogue, prepare, shards
 from jaxroute.config import PolicyConfig, StudyConfig, read_config
-from jaxroute.load.carbon import TYPICAL_DAY, Intensity, read_intensity
+from jaxroute.load.carbon import TYPICAL_DAY, Intensity
 from jaxroute.load.files import package_file, sha256
 from jaxroute.load.fleet import build_world, fleet_table, price_of
+from jaxroute.load.intensity import read_hours
 from jaxroute.load.mix import read_mix
 from jaxroute.load.toml import validate
 from jaxroute.policies import RouterParams
@@ -136,7 +137,9 @@ def of(
     names = config.fleet
     table = fleet_table(names.models, names.gpus, names.regions)
     deployments = tuple(table["model"] + "|" + table["gpu"] + "|" + table["region"])
-    hours = None if config.intensity.path == TYPICAL_DAY else read_hours(config)
+    grids, hours = config.intensity, None
+    if grids.path != TYPICAL_DAY:
+        hours = read_hours(grids, names.regions)
     covered = None if hours is None else _covered(hours)
     dates = covered or YEAR_2023
     limits = _context_limits(table, names.models)
@@ -147,7 +150,7 @@ def of(
         for each in config.datasets
     ]
     span = covered or _span([each.extent for each in raw])
-    hours = hours or read_hours(config, span)
+    hours = hours or read_hours(grids, names.regions, span)
     mix = config.water.mix
     world = build_world(
         names.models,
@@ -187,7 +190,7 @@ def of(
         deployments=table,
         notes=(f"intensity: {hours.note}", *beliefs.notes(config), _water_and_cost(config)),
         inputs={each.path: each.sha256 for each in datasets}
-        | {file: sha256(file) for file in config.intensity.files}
+        | {file: sha256(file) for file in grids.files}
         | ({} if mix is None else {mix: sha256(mix)})
         | {name: sha256(package_file(name)) for name in BUNDLED},
     )
@@ -210,21 +213,6 @@ def overridden(
     if seed is not None:
         values["seed"] = seed
     return validate(values, StudyConfig, "options")
-
-
-def read_hours(config: StudyConfig, span: Span | None = None) -> Intensity:
-    """The intensity of a study; `span`, epoch seconds, is where its typical day is laid."""
-    grids, bounds = config.intensity, None
-    if span is not None:
-        bounds = pd.Timestamp(span[0], unit="s"), pd.Timestamp(span[1], unit="s")
-    return read_intensity(
-        grids.paths,
-        config.fleet.regions,
-        span=bounds,
-        zones=grids.zones,
-        basis=grids.basis,
-        signal=grids.signal,
-    )
 
 
 def _covered(hours: Intensity) -> Span:

@@ -305,6 +305,7 @@ def test_a_known_utc_hour_reads_the_known_value_in_every_region(put, tmp_path):
         np.testing.assert_allclose(
             read.g_per_kwh[n], [300 + n, 400 + n, 100 + n, mix, mix, 50 + n, 50 + n]
         )
+    assert "regions differ in which emissions are counted" in read.note
     assert read.note.startswith("all: 24 hours") and "US-CISO: EIA v2" in read.note
 
 
@@ -526,6 +527,7 @@ def test_what_is_no_intensity(put, tmp_path):
     for text in (
         "session_id,turn\n",
         '{"id": "a", "text": "\\"point_time\\": 3"}',
+        '{"intensity": 3, "prompt": "x"}',
         "",
         "<html>",
         "\0",
@@ -648,7 +650,7 @@ def test_an_inspection_on_a_terminal(put, width):
     marginal = put(watttime([1000] * 24, zone="[HQ]"))
     out = Console(width=width, record=True, file=io.StringIO())
     show_intensity_inspection(inspect_intensity(marginal), out)
-    text = out.export_text()
+    text = " ".join(out.export_text().split())
     for word in ("[HQ]", "none", "453.6", "marginal intensity", "zones.REGION", "lb/MWh"):
         assert word in text
     assert ("longest gap h" in text) == (width == 200)

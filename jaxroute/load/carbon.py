@@ -163,6 +163,8 @@ def _joined(
         kind = f"{zone.format}, {zone.signal or signal}, {zone.basis}"
         kinds.setdefault(kind, []).append(region)
     told += [f"{', '.join(names)}: {kind}" for kind, names in kinds.items()]
+    if len({zone.basis for zone in of}) > 1:
+        told.append("regions differ in which emissions are counted")
     told += dict.fromkeys(note for zone in of for note in zone.notes)
     return Intensity(start, table, one_line("; ".join([*told, *repairs.lines()])))
 

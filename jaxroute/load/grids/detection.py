@@ -26,7 +26,9 @@ JSON: dict[str, Callable[[Asked, Any], Reading]] = {
 }
 """Readers by a key that only their source has."""
 
-_KEY = re.compile(rf'"({"|".join(JSON)})"\s*:')
+_KEY = re.compile(
+    rf'"({"|".join(key for key in JSON if key != "intensity")})"\s*:|"(intensity)"\s*:\s*\{{'
+)
 
 
 def is_intensity(path: str | Path) -> bool:
@@ -61,7 +63,7 @@ def read(asked: Asked) -> Reading:
                 "(v2, fuel-type-data)"
             )
             raise input_error(name, "", "JSON of no known source", expected)
-        return JSON[key[1]](asked, value)
+        return JSON[key[1] or key[2]](asked, value)
     for _ in pieces(name, file):  # a small file may unzip to a huge one
         pass
     return electricity_maps.read_csv(asked) if _is_yearly(begin) else tidy.read(asked)

@@ -27,7 +27,7 @@ BASES = {"lifecycle": "life-cycle", "direct": "direct"}
 ESTIMATED = "hours that the provider estimated"
 
 _TIME, _ZONE, _ESTIMATED = "datetime (utc)", "zone id", "data estimated"
-_INTENSITY = re.compile(r"carbon intensity gco.?2?eq/kwh \((direct|lca|life cycle)\)")
+_INTENSITY = re.compile(r"carbon intensity gco.{0,3}eq/kwh \((direct|lca|life cycle)\)")
 
 
 def fits(header: Sequence[str]) -> bool:
