@@ -233,6 +233,10 @@ GOLDEN = {
         a75(series("B04", {1: 1, 3: 1}, curve="A01"), series("B14", {1: 1, 2: 1, 3: 1})), "SE", {},
         [251] * 3, "1 hours of a fuel type interpolated (first at B04 of 10YSE-1--------K)",
     ),
+    "ENTSO-E, a quarter missing": (
+        a75(series("B14", {1: 1, 2: 1, 4: 1}, hours=1, minutes=15, curve="A01")), "SE", {}, [12],
+        "1 hours of which only a part is there (first at B14 of 10YSE-1--------K)",
+    ),
     "ENTSO-E, pumped storage apart": (
         a75(series("B14", {1: 1}), series("B10", {1: 9}), series("B10", {1: 9}, way="out")), "SE",
         {}, [12] * 3,
@@ -376,8 +380,8 @@ BAD = {
     "yearly, negative": (yearly([-5]), "row 2, column Carbon intensity gCO₂eq/kWh (Life cycle): f"),
     "yearly, gap": (
         yearly([1, None, None, None, None, 1]),
-        "found no intensity of SG from 2024-01-15T01:00Z to 2024-01-15T05:00Z (4 hours), expected "
-        "at most 3 missing hours in a row; fill the gap",
+        "found no intensity of SG from 2024-01-15T01:00Z to 2024-01-15T05:00Z (4 hours), "
+        "expected at most 3 missing hours in a row; fill the gap",
     ),
     "yearly, all empty": (yearly([None]), "found no hour of SG with a value, expected its intensi"),
     "yearly, days": (
@@ -414,7 +418,8 @@ BAD = {
     ),
     "EIA, gap of a fuel": (
         eia({"NG": [1] + [None] * 4 + [1], "NUC": [1] * 6}),
-        "found no intensity of US-CISO from 2024-01-15T01:00Z to 2024-01-15T05:00Z (4 hours)",
+        "found no intensity of US-CISO from 2024-01-15T01:00Z to 2024-01-15T05:00Z (4 hours), "
+        "expected at most 3 missing hours in a row of every fuel type; fill the gap",
     ),
     "ENTSO-E, no data": (
         "<Acknowledgement_MarketDocument/>",

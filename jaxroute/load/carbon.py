@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from jaxroute.load.files import BUILTIN, package_file
 from jaxroute.load.grids.electricity_maps import BASES
+from jaxroute.load.grids.generation import BASIS as BY_FUEL
 from jaxroute.load.grids.hours import LONGEST_GAP, at_hours, gaps
 from jaxroute.load.grids.joining import Zone, joined, read_all, signal_of
 from jaxroute.load.grids.readings import AVERAGE, HOUR_S, MARGINAL, utc
@@ -205,7 +206,8 @@ def _common(named: str, of: Mapping[str, Zone], repairs: Repairs) -> tuple[int, 
             span = f"{utc(at * HOUR_S)} to {utc((at + count) * HOUR_S)}"
             more = f", and {len(long) - 1} more such gaps" if len(long) > 1 else ""
             found = f"no intensity of {region} from {span} ({count} hours{more})"
-            expected = f"at most {LONGEST_GAP} missing hours in a row"
+            each = " of every fuel type" if zone.basis == BY_FUEL else ""
+            expected = f"at most {LONGEST_GAP} missing hours in a row{each}"
             raise input_error(zone.files[0], "", found, expected, "fill the gap")
         if len(first):
             last = np.minimum(first + missing - 1, end)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxroute.load.files import package_file
-from jaxroute.load.grids.hours import LONGEST_GAP, Hourly, at_hours, hourly
+from jaxroute.load.grids.hours import LONGEST_GAP, PARTLY, Hourly, at_hours, hourly
 from jaxroute.load.grids.readings import Samples
 from jaxroute.load.messages import known_names
 from jaxroute.load.repairs import Repairs
@@ -76,9 +76,14 @@ def weighed(
       fuels: generation by fuel type; the unit does not matter.
       repairs: where those are counted.
     """
-    known = {code: hourly(samples)[0] for code, samples in fuels.items() if len(samples.value)}
+    known = dict[str, Hourly]()
+    for code, samples in fuels.items():
+        if len(samples.value):
+            known[code], partly = hourly(samples)
+            if partly:
+                repairs.note(PARTLY, f"{code} of {zone}", partly)
     hours = np.unique(np.concatenate([np.zeros(0, np.int64), *(h.hour for h in known.values())]))
-    total, emitted, assumed = np.zeros(len(hours)), np.zeros(len(hours)), 0.0
+    total, emitted, assumed = np.zeros((3, len(hours)))
     for code, fuel in known.items():
         factor = factors(scheme)[code]
         value = at_hours(fuel, hours)
@@ -96,11 +101,10 @@ def weighed(
         value = np.where(outside, 0.0, value)
         total += value
         emitted += value * factor.g_per_kwh
-        if factor.assumed:
-            assumed += float(np.nansum(value))
+        assumed += value * factor.assumed
     some = total > 0  # false of NaN
     notes = ["generation of the zone alone, without imports and storage"]
-    if assumed > 0:
-        share = assumed / float(np.nansum(total))
+    if assumed[some].any():
+        share = assumed[some].sum() / total[some].sum()
         notes.append(f"{share:.1%} of {zone}'s generation at an assumed factor")
     return Hourly(hours[some], emitted[some] / total[some]), tuple(notes)

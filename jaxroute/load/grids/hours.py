@@ -10,6 +10,8 @@ from jaxroute.load.grids.readings import HOUR_S, Samples
 LONGEST_GAP = 3
 """Hours that may be missing in a row, between two that are there."""
 
+PARTLY = "hours of which only a part is there"
+
 _WHOLE = 1 - 1e-6
 
 

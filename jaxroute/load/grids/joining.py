@@ -8,12 +8,10 @@ import numpy as np
 
 from jaxroute.load.files import BUILTIN, listed, parts
 from jaxroute.load.grids import detection, generation
-from jaxroute.load.grids.hours import Hourly, hourly
+from jaxroute.load.grids.hours import PARTLY, Hourly, hourly
 from jaxroute.load.grids.readings import Asked, Reading, Samples, utc
 from jaxroute.load.messages import input_error
 from jaxroute.load.repairs import Repairs
-
-PARTLY = "hours of which only a part is there"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
