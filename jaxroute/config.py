@@ -17,6 +17,7 @@ from jaxroute.load.messages import known_names
 from jaxroute.load.policy import FLEET_LISTS, RULE_CONFIGS, OwnPolicy, PolicyConfig
 from jaxroute.load.space import SweepConfig
 from jaxroute.load.toml import Section, fault, read_toml
+from jaxroute.load.traces import FORMATS
 from jaxroute.load.tuning import TuneConfig
 from jaxroute.load.values import (
     AboveZero,
@@ -31,6 +32,7 @@ from jaxroute.load.values import (
     Source,
     Spread,
     Switch,
+    Tokenizer,
     Tokens,
     Variants,
     distinct,
@@ -75,6 +77,9 @@ class DatasetConfig(Section):
 
     path: Source
     label: Name
+    format: Name | None = None
+    tokenizer: Tokenizer | None = None
+    strict: Switch = False
     trace_start: Moment | None = None
     synthetic_times: SyntheticTimes = SyntheticTimes()
 
@@ -83,7 +88,9 @@ class DatasetConfig(Section):
     def _label_by_path(cls, data: object) -> object:
         if isinstance(data, dict) and isinstance(path := data.get("path"), str):
             stem = Path(path.removeprefix(BUILTIN)).name
-            return {"label": re.sub(r"(\.csv)?(\.gz)?$|\.parquet$", "", stem) or path or "?"} | data
+            return {
+                "label": re.sub(r"(\.(csv|jsonl?))?(\.gz)?$|\.parquet$", "", stem) or path or "?"
+            } | data
         return data
 
 
@@ -223,6 +230,9 @@ class StudyConfig(Section):
         for field in FLEET_LISTS:
             for index, entry in enumerate(getattr(self.fleet, field)):
                 _known(["fleet", field, index], entry, bundled_names(field), "a bundled one")
+        for index, dataset in enumerate(self.datasets):
+            if dataset.format is not None:
+                _known(["datasets", index, "format"], dataset.format, FORMATS, "a format")
         presets: Collection[str] | None = (info.context or {}).get("presets")
         if presets is None:
             from jaxroute.catalogue import NAMES  # late: it imports JAX

@@ -108,6 +108,9 @@ def load_study(
     seed: int | None = None,
     dtype: DTypeLike = np.float32,
     memory_bytes: int | None = None,
+    format: str | None = None,
+    tokenizer: str | None = None,
+    strict: bool = False,
 ) -> Study:
     """Reads a study file and everything it names.
 
@@ -118,12 +121,16 @@ def load_study(
       seed: in place of the study's.
       dtype: of every float; float64 needs JAX's x64 mode.
       memory_bytes: traces in Parquet that would take more stay on disk (`jaxroute.shards`).
+      format, tokenizer: of every trace, in place of what the study file says of it or its contents
+        tell; as `jaxroute.load.traces.read_trace` has them.
+      strict: whether whatever would be mended or left out of a trace is an error.
 
     Raises:
       InputError: naming file, row or key, what was found and what was expected.
     """
     traces = [traces] if isinstance(traces, str | Path) else traces
-    config = overridden(read_config(path), traces=traces, carbon=carbon, seed=seed)
+    reading = {"format": format, "tokenizer": tokenizer, "strict": strict or None}
+    config = overridden(read_config(path), traces=traces, carbon=carbon, seed=seed, reading=reading)
     study = of(config, dtype=dtype, memory_bytes=memory_bytes)
     own = {} if path is None else {str(path): sha256(path)}
     return dataclasses.replace(study, inputs={**study.inputs, **own})
@@ -199,11 +206,19 @@ def overridden(
     traces: Sequence[str | Path] = (),
     carbon: str | Path | None = None,
     seed: int | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> StudyConfig:
-    """A study file with its traces, intensity or seed replaced, as `load_study` takes them."""
+    """A study file with its traces, intensity or seed replaced, as `load_study` takes them.
+
+    `reading` is keys of every dataset; those of None stay as they are.
+    """
     values = config.model_dump(exclude_unset=True)
     if traces:
         values["datasets"] = [{"path": str(each)} for each in traces]
+    given = {key: value for key, value in (reading or {}).items() if value is not None}
+    if given:
+        datasets = values.get("datasets") or [each.model_dump() for each in config.datasets]
+        values["datasets"] = [{**each, **given} for each in datasets]
     if carbon is not None:
         values["intensity"] = {"path": str(carbon)}
     if seed is not None:

@@ -6,11 +6,11 @@ Gzipped or not, with a byte-order mark or without. Of a file that breaks off wha
 import codecs
 import json
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from jaxroute.load import packed
 from jaxroute.load.messages import input_error
 from jaxroute.load.repairs import Repairs
 
@@ -19,7 +19,6 @@ __all__ = ["Record", "records", "text_chunks"]
 LONGEST = 2**26
 """Characters of a record; a longer one is refused: no conversation has 64 MiB."""
 
-_CHUNK = 2**20
 _BETWEEN = re.compile(r"[\s,\x00]*")
 
 Record = tuple[str, Any]
@@ -27,37 +26,22 @@ Record = tuple[str, Any]
 
 
 def text_chunks(file: Path) -> Iterator[str]:
-    """The text of a file, unzipped if it is gzipped, in pieces that are not empty; malformed UTF-8 as
-    U+FFFD.
+    """The text of a file, unzipped if it is gzipped, in pieces that are not empty.
+
+    Malformed UTF-8 becomes U+FFFD.
 
     A gzipped file that breaks off ends where it does, as a plain one would.
 
     Raises:
+      InputError: of a gzipped file that unpacks to far more than it could hold.
       OSError, zlib.error: if it cannot be read.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
-    for chunk in _chunks(file):
+    for chunk in packed.chunks(file):
         if text := decoder.decode(chunk):
             yield text
     if text := decoder.decode(b"", final=True):
         yield text
-
-
-def _chunks(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as stream:
-        packed = stream.read(2) == b"\x1f\x8b"
-        stream.seek(0)
-        unzip = zlib.decompressobj(wbits=31)
-        while chunk := stream.read(_CHUNK):
-            if not packed:
-                yield chunk
-                continue
-            while chunk:
-                yield unzip.decompress(chunk, _CHUNK)
-                chunk = unzip.unconsumed_tail
-                if unzip.eof:  # another member may follow
-                    chunk = unzip.unused_data.lstrip(b"\0")
-                    unzip = zlib.decompressobj(wbits=31)
 
 
 def records(file: Path, repairs: Repairs) -> Iterator[Record]:
@@ -66,7 +50,7 @@ def records(file: Path, repairs: Repairs) -> Iterator[Record]:
     What is not JSON is left out and noted: a line of JSON lines, else all from there on.
 
     Raises:
-      InputError: at a value of more than `LONGEST` characters.
+      InputError: at a value of more than `LONGEST` characters, or as `text_chunks`.
       OSError, zlib.error: if the file cannot be read.
     """
     chunks = text_chunks(file)
@@ -75,7 +59,7 @@ def records(file: Path, repairs: Repairs) -> Iterator[Record]:
         head += chunk
         if head.strip() or len(head) > LONGEST:
             break
-    while "\n" not in head and len(head) <= _CHUNK and (more := next(chunks, "")):
+    while "\n" not in head and len(head) <= packed.CHUNK and (more := next(chunks, "")):
         head += more
     first_line = head.lstrip().partition("\n")[0]
     by_line = _parsed(first_line) is not None and first_line.startswith("{")

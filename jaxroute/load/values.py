@@ -59,6 +59,11 @@ def _absolute(path: str, info: ValidationInfo) -> str:
     return os.path.abspath(os.path.join(folder, path))
 
 
+def _own_or_named(tokenizer: str, info: ValidationInfo) -> str:
+    """A tokenizer's JSON file relative to the study file as an absolute path; names stay."""
+    return _absolute(tokenizer, info) if tokenizer.endswith(".json") else tokenizer
+
+
 def _far_is_infinite(value: float) -> float:
     """Infinity for what float32 cannot hold."""
     return value if value < 1e30 else float("inf")
@@ -106,4 +111,5 @@ Names = Annotated[tuple[Name, ...], AfterValidator(distinct)]
 Weights = Annotated[tuple[AnySign, ...], AfterValidator(_one_per_feature)]
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 Source = Annotated[Name, AfterValidator(_absolute)]
+Tokenizer = Annotated[Name, AfterValidator(_own_or_named)]
 Variants = Annotated[dict[Name, dict[Name, Any]], AfterValidator(_not_empty)]
