@@ -1,110 +1,21 @@
 """From the requests of a log, interleaved as they were served, to the turns of its sessions."""
 
-import dataclasses
-import hashlib
-from array import array
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jaxroute.errors import InputError
+from jaxroute.load.formats.log import UNKNOWN, Floats, Requests, Rows
 from jaxroute.load.messages import input_error
 from jaxroute.load.repairs import Repairs
 
-UNKNOWN = -1
-"""A count of tokens that the log does not tell."""
-
 TWICE = "requests logged once more under the same id joined with the fuller"
-
-MOST = 2**31 - 1
-"""Tokens of a count: they are int32 in the replay."""
 
 DATED_S, LAST_S = 315_532_800.0, 7_258_118_400.0
 """The years 1980 and 2200: a log with times between them counts from 1970; none lie beyond."""
-
-Rows = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
-
-def _column(code: str) -> Any:
-    return dataclasses.field(default_factory=lambda: array(code))
-
-
-@dataclasses.dataclass
-class Requests:
-    """Requests in the order of a log, a column for each fact; a request takes 33 bytes.
-
-    Attributes:
-      sessions: numbers of the sessions by name, in order of first appearance; or their names.
-      session: of each request, its session's number.
-      time_s: when it arrived, NaN if unknown.
-      prompt, output: tokens, `UNKNOWN` if not told.
-      shared: tokens that its prompt is known to have in common with what was served before it,
-        such as those reported as cached; `UNKNOWN` if not told.
-      key: a digest of its id within the session, 0 if it has none.
-      piece: whether it is a piece of a streamed answer.
-    """
-
-    sessions: dict[str, int] | pa.Array = dataclasses.field(default_factory=dict)
-    session: Any = _column("i")
-    time_s: Any = _column("d")
-    prompt: Any = _column("i")
-    output: Any = _column("i")
-    shared: Any = _column("i")
-    key: Any = _column("Q")
-    piece: Any = _column("b")
-
-    def __len__(self) -> int:
-        return len(self.session)
-
-    def add(
-        self,
-        session: str,
-        time_s: float = float("nan"),
-        prompt: int = UNKNOWN,
-        output: int = UNKNOWN,
-        shared: int = UNKNOWN,
-        key: str = "",
-        piece: bool = False,
-    ) -> None:
-        """Adds a request; `key` is its id, if it has one."""
-        numbers: Any = self.sessions
-        self.session.append(numbers.setdefault(session, len(numbers)))
-        self.time_s.append(time_s)
-        self.prompt.append(prompt)
-        self.output.append(output)
-        self.shared.append(shared)
-        self.key.append(digest(key) if key else 0)
-        self.piece.append(piece)
-
-
-def of_columns(sessions: pa.Array | None, time_s: Floats, prompt: Rows, output: Rows) -> Requests:
-    """Requests of a table: each its session's name; where that is missing, or all are, its own."""
-    numbers = pc.cast(pa.array(np.arange(len(time_s)) + 1), pa.string())
-    rows = pc.binary_join_element_wise("row", numbers, " ")
-    named = rows if sessions is None else pc.coalesce(sessions, rows)
-    encoded = pa.array(named).dictionary_encode()
-    whole: Any = np.int32
-    return Requests(
-        sessions=encoded.dictionary,
-        session=encoded.indices.to_numpy().astype(whole),
-        time_s=time_s,
-        prompt=prompt.astype(whole),
-        output=output.astype(whole),
-        shared=np.full(len(rows), UNKNOWN, whole),
-        key=np.zeros(len(rows), np.uint64),
-        piece=np.zeros(len(rows), np.int8),
-    )
-
-
-def digest(text: str) -> int:
-    """64 bits of a text, never 0."""
-    data = text.encode(errors="surrogatepass")
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1
 
 
 def assemble(requests: Requests, repairs: Repairs) -> tuple[pd.DataFrame, list[str]]:
@@ -133,49 +44,70 @@ def assemble(requests: Requests, repairs: Repairs) -> tuple[pd.DataFrame, list[s
     names = requests.sessions
     if isinstance(names, dict):
         names = pa.array([name.encode(errors="replace").decode() for name in names], pa.string())
-    session: NDArray = np.frombuffer(requests.session, np.int32)
-    columns: dict[str, NDArray] = {
-        "time_s": np.frombuffer(requests.time_s, np.float64).copy(),
-        "prompt": np.frombuffer(requests.prompt, np.int32).copy(),
-        "output": np.frombuffer(requests.output, np.int32).copy(),
-        "shared": np.frombuffer(requests.shared, np.int32).copy(),
-    }
-    key, piece = np.frombuffer(requests.key, np.uint64), np.frombuffer(requests.piece, np.int8)
+    requests.sessions = {}
+    columns = {name: _taken(requests, name, dtype) for name, dtype in _DTYPES.items()}
     notes = list[str]()
-    keep = _join(session, key, piece, columns, names, repairs, notes)
+    keep = _join(columns, names, repairs, notes)
+    del columns["key"], columns["piece"]
     keep &= _told(columns, keep, repairs)
-    session = session[keep].astype(np.int64)
-    time_s, prompt, output, shared = (column[keep] for column in columns.values())
-    if not len(session):
+    if not keep.any():
         raise _nothing(repairs)
-    dated = _settle_times(time_s, repairs, notes)
-    _count_disorder(session, time_s, names, repairs)
-    order = np.lexsort((time_s, session))
-    session, time_s, prompt, output, shared = (
-        column[order] for column in (session, time_s, prompt, output, shared)
-    )
+    if not keep.all():
+        _each(columns, keep)
+    dated = _settle_times(columns["time_s"], repairs, notes)
+    order = np.argsort(columns["session"], kind="stable")
+    _each(columns, order)
+    _count_disorder(columns, names, repairs)
+    order = np.lexsort((columns["time_s"], columns["session"]))
+    _each(columns, order)
+    del order, keep
+    session, time_s = columns.pop("session"), columns.pop("time_s")
     first = np.ones(len(session), bool)
     first[1:] = session[1:] != session[:-1]
     starts = np.flatnonzero(first)
     lengths = np.diff(np.append(starts, len(session)))
-    prefix, shrunk = _prefix(prompt, output, shared, first, notes)
-    if zeros := int((output == 0).sum()):
+    prefix, shrunk = _prefix(columns, first, notes)
+    if zeros := int((columns["output"] == 0).sum()):
         notes.append(f"{zeros:,} turns have no output tokens and are kept")
     frame: dict[str, object] = {
         "session_id": names.take(pa.array(session)).to_pandas(),
         "turn": np.arange(len(session)) - np.repeat(starts, lengths),
         "arrival_s": time_s - (time_s.min() if dated else 0.0),
-        "input_tokens": prompt - prefix,
-        "output_tokens": output.astype(np.int64),
+        "input_tokens": columns["prompt"] - prefix,
+        "output_tokens": columns["output"].astype(np.int64),
     }
     if shrunk:
         frame["prefix_tokens"] = prefix
     if dated:
         micros = np.round(time_s[starts] * 1e6).astype(np.int64).astype("datetime64[us]")
-        frame["start_time"] = pd.DatetimeIndex(micros).tz_localize("UTC")[
-            np.repeat(np.arange(len(starts)), lengths)
-        ]
-    return pd.DataFrame(frame), notes
+        frame["start_time"] = pd.DatetimeIndex(np.repeat(micros, lengths)).tz_localize("UTC")
+    return pd.DataFrame(frame, copy=False), notes
+
+
+_DTYPES = {
+    "session": np.int32,
+    "time_s": np.float64,
+    "prompt": np.int32,
+    "output": np.int32,
+    "shared": np.int32,
+    "key": np.uint64,
+    "piece": np.int8,
+}
+
+Columns = dict[str, NDArray[Any]]
+
+
+def _taken(requests: Requests, name: str, dtype: Any) -> NDArray[Any]:
+    """A column that the requests no longer hold, so that it goes when it is no longer needed."""
+    values = np.frombuffer(getattr(requests, name), dtype)
+    setattr(requests, name, None)
+    return values if values.flags.writeable else values.copy()
+
+
+def _each(columns: Columns, rows: NDArray[Any]) -> None:
+    """Rows of each column in its place."""
+    for name in columns:
+        columns[name] = columns[name][rows]
 
 
 def _nothing(repairs: Repairs) -> InputError:
@@ -184,15 +116,10 @@ def _nothing(repairs: Repairs) -> InputError:
 
 
 def _join(
-    session: NDArray,
-    key: NDArray[np.uint64],
-    piece: NDArray[np.int8],
-    columns: dict[str, NDArray],
-    names: pa.Array,
-    repairs: Repairs,
-    notes: list[str],
+    columns: Columns, names: pa.Array, repairs: Repairs, notes: list[str]
 ) -> NDArray[np.bool_]:
     """Joins requests of one id into the first of them in place; which to keep."""
+    session, key, piece = (columns[name] for name in ("session", "key", "piece"))
     keep = np.ones(len(session), bool)
     rows = np.flatnonzero(key)
     rows = rows[np.lexsort((key[rows], session[rows]))]
@@ -200,8 +127,8 @@ def _join(
     if not same.any():
         return keep
     begins = np.flatnonzero(np.concatenate([[True], ~same]))
-    for name, column in columns.items():
-        best = np.fmin if name == "time_s" else np.maximum
+    for name in ("time_s", "prompt", "output", "shared"):
+        best, column = np.fmin if name == "time_s" else np.maximum, columns[name]
         column[rows[begins]] = best.reduceat(column[rows], begins)
     others = np.diff(np.append(begins, len(rows))) - 1
     streamed = np.maximum.reduceat(piece[rows], begins) > 0
@@ -216,9 +143,7 @@ def _join(
     return keep
 
 
-def _told(
-    columns: dict[str, NDArray], keep: NDArray[np.bool_], repairs: Repairs
-) -> NDArray[np.bool_]:
+def _told(columns: Columns, keep: NDArray[np.bool_], repairs: Repairs) -> NDArray[np.bool_]:
     """Which requests have a prompt; missing outputs become 0."""
     prompt, output = columns["prompt"], columns["output"]
     told = prompt != UNKNOWN
@@ -254,9 +179,9 @@ def _settle_times(time_s: Floats, repairs: Repairs, notes: list[str]) -> bool:
     return dated
 
 
-def _count_disorder(session: NDArray, time_s: Floats, names: pa.Array, repairs: Repairs) -> None:
-    order = np.argsort(session, kind="stable")
-    who, when = session[order], time_s[order]
+def _count_disorder(columns: Columns, names: pa.Array, repairs: Repairs) -> None:
+    """Counts the requests that are before the one logged before them; sessions are side by side."""
+    who, when = columns["session"], columns["time_s"]
     back = (when[1:] < when[:-1]) & (who[1:] == who[:-1])
     if back.any():
         place = f"session {names[int(who[1:][np.argmax(back)])]}"
@@ -264,17 +189,11 @@ def _count_disorder(session: NDArray, time_s: Floats, names: pa.Array, repairs: 
         repairs.note(what, place, int(back.sum()))
 
 
-def _prefix(
-    prompt: NDArray[np.int32],
-    output: NDArray[np.int32],
-    shared: NDArray[np.int32],
-    first: NDArray[np.bool_],
-    notes: list[str],
-) -> tuple[Rows, bool]:
+def _prefix(columns: Columns, first: NDArray[np.bool_], notes: list[str]) -> tuple[Rows, bool]:
     """Leading tokens of each prompt that the turn before left, and whether that is ever not all."""
-    before = np.concatenate([[0], prompt[:-1]]).astype(np.int64)
-    left = before + np.concatenate([[0], output[:-1]])
-    before[first] = left[first] = 0
+    prompt, output, shared = (columns[name] for name in ("prompt", "output", "shared"))
+    before = np.where(first, 0, np.roll(prompt, 1)).astype(np.int64)
+    left = np.where(first, 0, before + np.roll(output, 1))
     shrunk = prompt < left
     if not shrunk.any():
         return left, False

@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from jaxroute.load.formats import columns
-from jaxroute.load.formats.assembly import assemble, of_columns
+from jaxroute.load.formats.assembly import assemble
+from jaxroute.load.formats.log import of_columns
 from jaxroute.load.repairs import Repairs
 
 KEYS = (frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),)

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from jaxroute.load.formats import fields
-from jaxroute.load.formats.assembly import TWICE, UNKNOWN, Requests, assemble
+from jaxroute.load.formats.assembly import TWICE, assemble
+from jaxroute.load.formats.log import UNKNOWN, Requests
 from jaxroute.load.records import records
 from jaxroute.load.repairs import Repairs
 

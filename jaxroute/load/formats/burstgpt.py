@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from jaxroute.load.formats import columns
-from jaxroute.load.formats.assembly import assemble, of_columns
+from jaxroute.load.formats.assembly import assemble
+from jaxroute.load.formats.log import of_columns
 from jaxroute.load.repairs import Repairs
 
 KEYS = (frozenset({"Timestamp", "Request tokens", "Response tokens"}),)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from jaxroute.load import delimited
 from jaxroute.load.formats import fields
-from jaxroute.load.formats.assembly import MOST, UNKNOWN
+from jaxroute.load.formats.log import MOST, UNKNOWN
 from jaxroute.load.repairs import Repairs
 from jaxroute.load.table import require
 

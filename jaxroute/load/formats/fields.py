@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from jaxroute.load.formats.assembly import MOST, UNKNOWN, digest
+from jaxroute.load.formats.log import MOST, UNKNOWN, digest
 from jaxroute.load.moments import epoch_s
 from jaxroute.load.repairs import Repairs
 

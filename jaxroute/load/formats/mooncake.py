@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jaxroute.load.formats import fields
-from jaxroute.load.formats.assembly import UNKNOWN, Requests, assemble
+from jaxroute.load.formats.assembly import assemble
+from jaxroute.load.formats.log import UNKNOWN, Requests
 from jaxroute.load.records import records
 from jaxroute.load.repairs import Repairs
 

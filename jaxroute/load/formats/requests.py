@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from jaxroute.load.formats import fields
-from jaxroute.load.formats.assembly import MOST, UNKNOWN, Requests, assemble
+from jaxroute.load.formats.assembly import assemble
+from jaxroute.load.formats.log import MOST, UNKNOWN, Requests
 from jaxroute.load.records import records
 from jaxroute.load.repairs import Repairs
 
@@ -108,14 +109,14 @@ def read(file: Path, repairs: Repairs) -> tuple[pd.DataFrame, list[str]]:
         )
         told[found.convention] += 1
     frame, notes = assemble(requests, repairs)
-    return frame, [*_rules(told, others, unnamed, len(requests)), *notes]
+    return frame, [*_rules(told, others, unnamed), *notes]
 
 
-def _rules(told: Counter[str], others: int, unnamed: int, count: int) -> Iterator[str]:
+def _rules(told: Counter[str], others: int, unnamed: int) -> Iterator[str]:
     yield "usage: " + "; ".join(f"{number:,} in {words}" for words, number in told.items())
     if others:
         yield f"{others:,} records of other kinds hold no usage"
-    if unnamed == count:
+    if unnamed == told.total():
         yield "the log has no session ids: each request is a session of one turn"
     elif unnamed:
         yield f"{unnamed:,} requests without a session id are sessions of one turn"
