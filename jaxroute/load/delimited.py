@@ -87,20 +87,14 @@ def read(name: str, file: Path, choose: Choose, repairs: Repairs | None = None) 
         null_values=[""],
         strings_can_be_null=True,
     )
-    left_out = [0]
-
-    def leave_out(row: Any) -> str:
-        left_out[0] += 1
-        return "skip"
-
-    parse = pyarrow.csv.ParseOptions(
-        newlines_in_values=True, invalid_row_handler=None if repairs is None else leave_out
-    )
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
     try:
         compression = "gzip" if packed.is_packed(file) else None
         with pa.input_stream(str(file), compression=compression) as source:
-            table = pyarrow.csv.read_csv(source, parse_options=parse, convert_options=options)
+            return pyarrow.csv.read_csv(source, parse_options=parse, convert_options=options)
     except pa.ArrowInvalid:
+        if repairs is not None:
+            return _whole_rows(file, names, columns, repairs)
         with _text(file) as stream:
             for number, row in _rows(stream):
                 if len(row) != len(names):
@@ -108,7 +102,24 @@ def read(name: str, file: Path, choose: Choose, repairs: Repairs | None = None) 
                     expected = f"{len(names)}, as in the header"
                     raise input_error(name, place, found, expected) from None
         raise
-    if repairs is not None and left_out[0]:
-        what = "rows with more or fewer values than the header left out"
-        repairs.note(what, "", left_out[0])
-    return table
+
+
+def _whole_rows(
+    file: Path, names: Sequence[str], columns: Sequence[str], repairs: Repairs
+) -> pa.Table:
+    """Some columns of the rows that have a value for each name; malformed UTF-8 as U+FFFD."""
+    places = [names.index(column) for column in columns]
+    values = [list[str | None]() for _ in columns]
+    with _text(file) as stream:
+        rows = _rows(stream)
+        next(rows, None)
+        for number, row in rows:
+            if len(row) != len(names):
+                what = "rows with more or fewer values than the header left out"
+                repairs.note(what, f"row {number}")
+                continue
+            for column, place in zip(values, places, strict=True):
+                column.append(row[place] or None)
+    return pa.table(
+        {name: pa.array(column, pa.string()) for name, column in zip(columns, values, strict=True)}
+    )
