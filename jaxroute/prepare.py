@@ -14,7 +14,7 @@ from jaxroute.load.files import sha256
 from jaxroute.load.fleet import client_regions
 from jaxroute.load.formats.tidy import QUALITY
 from jaxroute.load.messages import input_error, known_names, shown
-from jaxroute.load.traces import TIDY, Trace, read_trace
+from jaxroute.load.traces import read_trace
 from jaxroute.overflow import truncate
 from jaxroute.quality import ar1, bundled_irt, predict
 from jaxroute.timeline import Extent, Span, Timeline
@@ -25,10 +25,7 @@ MAX_CONTEXT_TOKENS = 2**24
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Undated:
-    """A trace as read, or some of its sessions, before they have dates.
-
-    `told` is how it was read, in words.
-    """
+    """A trace as read, or some of its sessions, before they have dates; `told` how it was read."""
 
     config: DatasetConfig
     frame: pd.DataFrame
@@ -69,15 +66,7 @@ def read(config: DatasetConfig, seed: int) -> Undated:
     frame = trace.frame
     ids = frame["session_id"][frame["turn"] == 0]
     raw = undated(config, frame, draws.name_hashes(ids), seed)
-    return dataclasses.replace(raw, told=_reading(trace))
-
-
-def _reading(trace: Trace) -> tuple[str, ...]:
-    """In words, how a trace was read; of the project's own format there is nothing to tell."""
-    if trace.format == TIDY:
-        return ()
-    mended = (f"mended or left out: {each}" for each in trace.repairs)
-    return (f"read as {trace.format}", *trace.notes, *mended)
+    return dataclasses.replace(raw, told=trace.told)
 
 
 def undated(config: DatasetConfig, frame: pd.DataFrame, hashes: draws.Hashes, seed: int) -> Undated:

@@ -196,6 +196,11 @@ def of(
         inputs={each.path: each.sha256 for each in datasets}
         | {config.intensity.path: sha256(config.intensity.path)}
         | ({} if mix is None else {mix: sha256(mix)})
+        | {
+            each.tokenizer: sha256(each.tokenizer)
+            for each in config.datasets
+            if each.tokenizer and each.tokenizer.endswith(".json")
+        }
         | {name: sha256(package_file(name)) for name in BUNDLED},
     )
 

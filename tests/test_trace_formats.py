@@ -250,6 +250,10 @@ def test_times_in_every_unit(told, at):
 
 WRONG = {  # a log, and the beginning of what is said of it
     "truncated": (LOGS["requests"][:-20], "1 lines that are not JSON left out (first at line 3)"),
+    "damaged at the start": (
+        LOGS["requests"][:20] + "\n" + LOGS["requests"],
+        "1 lines that are not JSON left out (first at line 1)",
+    ),
     "truncated array": (
         json.dumps([openai("a", 1, 10, 1), openai("a", 2, 30, 1)])[:-20],
         "1 records that break off, and nothing after them read (first at record 2)",
@@ -329,6 +333,12 @@ def test_a_truncated_gzip_file_is_read_as_far_as_it_goes(told):
     packed_log = gzip.compress("".join(LOGS["requests"] for _ in range(300)).encode(), 1)
     trace = told(packed_log[:-30])
     assert "lines that are not JSON left out" in trace.repairs[0]
+
+
+def test_a_time_of_nought_is_a_time(told):
+    trace = told(lines(openai("a", 5, 9, 1), openai("a", 0, 5, 1)))
+    assert trace.frame.arrival_s.tolist() == [0, 5]
+    assert "times have no dates: they count from the log's start" in trace.notes
 
 
 def test_requests_without_any_session_id(told):

@@ -61,9 +61,16 @@ def records(file: Path, repairs: Repairs) -> Iterator[Record]:
             break
     while "\n" not in head and len(head) <= packed.CHUNK and (more := next(chunks, "")):
         head += more
-    first_line = head.lstrip().partition("\n")[0]
-    by_line = _parsed(first_line) is not None and first_line.startswith("{")
-    yield from (_lines if by_line else _values)(head, chunks, repairs)
+    yield from (_lines if _by_line(head) else _values)(head, chunks, repairs)
+
+
+def _by_line(head: str) -> bool:
+    """Whether a file has a record on each line: on its first, or its second if that is damaged."""
+    first, _, rest = head.lstrip().partition("\n")
+    second = rest.partition("\n")[0]
+    if not first.startswith("{") or _parsed(first) is not None:
+        return first.startswith("{")
+    return first.strip() != "{" and second.startswith("{") and _parsed(second) is not None
 
 
 def _parsed(text: str) -> Any:

@@ -75,6 +75,14 @@ class Trace(NamedTuple):
     notes: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
 
+    @property
+    def told(self) -> tuple[str, ...]:
+        """How it was read, in words; of the project's own format there is nothing to tell."""
+        if self.format == TIDY:
+            return ()
+        mended = (f"mended or left out: {each}" for each in self.repairs)
+        return (f"read as {self.format}", *self.notes, *mended)
+
 
 def read_trace(
     path: str | Path,

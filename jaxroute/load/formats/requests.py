@@ -97,7 +97,9 @@ def read(file: Path, repairs: Repairs) -> tuple[pd.DataFrame, list[str]]:
             unnamed += 1
         if record.get("isSidechain") is True:
             session += f"/{fields.name(record.get('agentId')) or 'sidechain'}"
-        time = next((each[key] for each in holders for key in TIME if each.get(key)), None)
+        time = next(
+            (each[key] for each in holders for key in TIME if each.get(key) is not None), None
+        )
         requests.add(
             session,
             fields.seconds(time, place, repairs),
