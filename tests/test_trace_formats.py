@@ -194,11 +194,11 @@ def test_a_coding_assistants_transcript(told):
             {"type": "user", "sessionId": "s", "message": {"role": "user", "content": "..."}},
             said(f"{HOUR}01Z", "r1", 900, 8),
             said(f"{HOUR}02Z", "r1", 900, 60),
-            said(f"{HOUR}03Z", "r2", 300, 9, isSidechain=True, agentId="helper"),
+            said(f"{HOUR}03Z", "r2", 300, 9, isSidechain=True, agentId="side"),
             said(f"{HOUR}09Z", "r3", 1000, 70),
         )
     )
-    assert turns(trace) == [("s", 0, 900, 60), ("s", 8, 40, 70), ("s/helper", 2, 300, 9)]
+    assert turns(trace) == [("s", 0, 900, 60), ("s", 8, 40, 70), ("s/side", 2, 300, 9)]
     assert trace.repairs == (
         "1 requests logged once more under the same id joined with the fuller (first at session s)",
     )
