@@ -1,6 +1,6 @@
 """How tuning went: the loss of every start, and where its parameters ended."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -56,13 +56,13 @@ def draw_parameters(starts: pd.DataFrame, taken: int, width_mm: float) -> "Figur
       taken: the row of the one that was taken.
       width_mm: of the figure.
     """
-    fields = [name for name in starts if name not in SCORES]
+    fields = [str(name) for name in starts if name not in SCORES]
     figure, axes = style.panels(len(fields), width_mm, 38, most=4, sharey=True)
     known = np.isfinite(starts["held_out"].to_numpy(np.float64))
     for panel, field in zip(axes, fields, strict=True):
         panel.scatter(starts[field][known], starts["held_out"][known], s=12, color=style.SKY,
                       edgecolors="black", linewidths=0.3, label="a start")  # fmt: skip
-        own = starts.iloc[taken]
+        own: Any = starts.iloc[taken]
         panel.scatter(own[field], own["held_out"], s=40, marker="*", color=style.VERMILION,
                       edgecolors="black", linewidths=0.3, zorder=3, label="taken")  # fmt: skip
         panel.set_xlabel(style.short(field, 24))

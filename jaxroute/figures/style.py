@@ -51,7 +51,7 @@ FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 LETTER_MM, HANDLE_MM = 1.2, 10.0
 """Of a key: the mean width of a letter, and what an entry has beside its text."""
 
-_RC = {
+_RC: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 6.5,
@@ -133,8 +133,9 @@ def legend_below(figure: "Figure", axes: Iterable["Axes"]) -> None:
     if found:
         longest_mm = LETTER_MM * max(map(len, found)) + HANDLE_MM
         columns = max(1, int(25.4 * figure.get_figwidth() / longest_mm))
-        place = "outside lower center"
-        figure.legend(found.values(), found.keys(), loc=place, ncols=min(columns, len(found)))
+        figure.legend(
+            found.values(), found.keys(), loc="outside lower center", ncols=min(columns, len(found))
+        )
 
 
 def beside(panel: "Axes", end: float, row: float, text: str) -> None:

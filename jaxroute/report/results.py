@@ -12,8 +12,10 @@ import pandas as pd
 import pyarrow as pa
 
 from jaxroute.ablation import BASELINE
+from jaxroute.config import BOUND_ROW
+from jaxroute.load import delimited
 from jaxroute.load.messages import input_error, shown
-from jaxroute.report.kinds import KINDS, LABELS, PARTS, SWEPT
+from jaxroute.report.kinds import KEYS, KINDS, LABELS, PARTS, SWEPT
 from jaxroute.report.parts import PLAN
 from jaxroute.report.target import RECORD
 
@@ -67,7 +69,8 @@ def read_results(directory: str | Path) -> Results:
     if kind is None:
         raise _not_a_result(place / RECORD, "a record of none of the commands")
     study = _part(place / RECORD, record, "study", dict, {})
-    axes, fields = (), ()
+    axes: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
     if kind.command == "study":
         study, axes = _of_study(place, record)
     if kind.command == "sweep":
@@ -182,16 +185,18 @@ def _csv(file: Path, needed: tuple[str, ...], axes: tuple[str, ...]) -> pd.DataF
     try:
         if file.stat().st_size > MOST_BYTES:
             raise _damaged(file, f"{file.stat().st_size:,} bytes")
-        text = pd.read_csv(file, dtype=str, na_filter=False, encoding="utf-8")
+        text = delimited.read(str(file), file, list).to_pandas().fillna("")
     except FileNotFoundError as error:
         raise _damaged(file, "no such file") from error
-    except (OSError, ValueError, pd.errors.ParserError) as error:
+    except delimited.UNREADABLE as error:
         raise _damaged(file, str(error)) from error
     _has(file, text.columns, (*axes, *needed))
     labels = {*LABELS, *axes}
     return pd.DataFrame(
         {
-            name: values.map(_cleaned) if name in labels else _numbers(file, str(name), values)
+            name: values.map(_cleaned).astype(object)
+            if name in labels
+            else _numbers(file, str(name), values)
             for name, values in text.items()
         }
     )
@@ -238,17 +243,39 @@ def _parquet(file: Path, needed: tuple[str, ...]) -> pd.DataFrame:
 
 def _check(place: Path, results: Results) -> None:
     """Refuses tables that cannot be of one run."""
-    name = {"fit-gate": "gates.csv", "sweep": "sweep.parquet"}.get(results.command, "summary.csv")
-    rows = results.summary
-    if rows.empty:
-        raise _damaged(place / name, "no rows")
+    for name, table in results.tables.items():
+        if table.empty and name != "reliability":
+            raise _damaged(place / f"{name}.csv", "no rows")
     if results.command == "sweep":
         return
-    if results.baseline not in set(rows["policy"]):
-        raise _damaged(place / name, f"no row of the baseline {results.baseline!r}")
+    rows = results.summary
+    summary = place / f"{'gates' if results.command == 'fit-gate' else 'summary'}.csv"
+    keys = [*results.axes, *(["seed"] if "seed" in rows else []), *KEYS]
+    each = rows.groupby(keys[:-1], sort=False)["policy"].agg(set)
+    without = each[~each.map(lambda names: results.baseline in names)]
+    if len(without):
+        raise _damaged(summary, f"no row of the baseline {results.baseline!r}")
     total = rows[list(PARTS)].sum(axis=1, skipna=False)
     off = (total - rows["carbon_g"]).abs() > 1e-6 * rows["carbon_g"].abs() + 1e-9
     if off.any():
         row = int(off.to_numpy().argmax())
         found = f"parts of {total.iloc[row]:g} g of a carbon_g of {rows['carbon_g'].iloc[row]:g}"
-        raise _damaged(place / name, found, f"line {row + 2}")
+        raise _damaged(summary, found, f"line {row + 2}")
+    _same_rows(place / "by_length.csv", results.tables.get("by_length"), rows, keys)
+    real = rows[rows["policy"] != BOUND_ROW]
+    _same_rows(place / "served.csv", results.tables.get("served"), real, keys)
+    _same_rows(place / "ablation.csv", results.tables.get("ablation"), rows, keys[:-1])
+    if "starts" in results.tables and results.tables["starts"]["learned"].isna().all():
+        raise _damaged(place / "starts.csv", "no number", "column learned")
+
+
+def _same_rows(file: Path, table: pd.DataFrame | None, rows: pd.DataFrame, keys: list[str]) -> None:
+    """Refuses a table that is of other comparisons than the summary."""
+    if table is None:
+        return
+    if "seed" in keys:
+        _has(file, table.columns, ["seed"])
+    own, known = (set(map(tuple, each[keys].to_numpy(object))) for each in (table, rows))
+    if own != known:
+        odd = sorted(map(str, own ^ known))[0]
+        raise _damaged(file, f"not the rows of summary.csv, for one {odd}")

@@ -44,11 +44,9 @@ def sections(results: Results) -> list[Section]:
             results.command, _of_comparison
         )
         title = f"Data set {dataset}"
-        shown: list[Shown] = []
-        said: list[str] = []
-        for each in made(results, dataset, slug):
-            (said if isinstance(each, str) else shown).append(each)
-        found.append(Section(title, shown, said))
+        parts = list(made(results, dataset, slug))
+        shown = [each for each in parts if not isinstance(each, str)]
+        found.append(Section(title, shown, [each for each in parts if isinstance(each, str)]))
     if len(datasets) > MOST_DATASETS:
         rest = ", ".join(datasets[MOST_DATASETS:])
         found.append(Section("Further data sets", [], [f"Without figures, in the tables: {rest}."]))

@@ -41,12 +41,12 @@ def _of_comparison(results: Results) -> Iterator[str]:
     groups = summary.groupby(["dataset", "retention"], sort=False)
     for (dataset, retention), rows in groups:
         real = rows[~rows["policy"].isin([base, PLAN_ROW, BOUND_ROW])]
-        like = real[~less[real.index]].dropna(subset=["saving_pct"])
+        like: Any = real[~less[real.index]].dropna(subset=["saving_pct"])
         where = f"{dataset}, caches {retention}"
         if like.empty:
             yield f"{where}: no policy serves as much quality as {base}"
             continue
-        best: Any = like.loc[like["saving_pct"].idxmax()]
+        best = like.loc[like["saving_pct"].idxmax()]
         saved = f"{with_interval(best, 'saving')} % of {base}'s carbon"
         line = (
             f"{where}: of the {len(like)} policies that serve no less quality than {base}, "
@@ -130,12 +130,12 @@ def _of_sweep(results: Results) -> Iterator[str]:
     for (dataset, retention), rows in results.summary.groupby(["dataset", "retention"], sort=False):
         where = f"{dataset}, caches {retention}"
         front = f"{int(rows['pareto'].sum()):,} of {len(rows):,} settings are on the front"
-        like = rows[rows["mean_quality"] >= rows["baseline_mean_quality"] - WORSE]
+        like: Any = rows[rows["mean_quality"] >= rows["baseline_mean_quality"] - WORSE]
         like = like.dropna(subset=["saving_pct"])
         if like.empty:
             yield f"{where}: {front}; none serves as much quality as {results.baseline}"
             continue
-        best: Any = like.loc[like["saving_pct"].idxmax()]
+        best = like.loc[like["saving_pct"].idxmax()]
         values = ", ".join(f"{name} {best[name]:.3g}" for name in results.fields)
         yield (
             f"{where}: {front}; of the {len(like):,} that serve no less quality than "
