@@ -14,6 +14,9 @@ import jaxroute as jr
 
 ROOT = Path(__file__).parents[1]
 NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e-?\d+)?")
+PYTHON = re.compile(
+    r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE
+)
 TELLING = re.compile(r"\d[\d,]*\.\d+|\d+,\d{3}")  # a number that is no count of something
 
 
@@ -40,29 +43,36 @@ def _alike(printed, shown):
         assert figures[0] == pytest.approx(figures[1], rel=1e-3, abs=1e-3)
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder with the files of the worked session."""
-    for name, text in _files(_page("worked")).items():
-        (tmp_path / name).write_text(text)
+def _folder(page, tmp_path, monkeypatch):
+    """A folder with the files that a page gives."""
+    for name, text in _files(page).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
-def test_the_worked_arithmetic_is_what_it_shows_and_what_explain_weighs(folder, capsys):
-    page, names = _page("worked"), {}
-    explained, *told = _blocks(page, "text")[:3]
-    for code, shown in zip(_blocks(page, "python"), told, strict=True):
-        exec(compile(code, "worked.md", "exec"), names)
+@pytest.mark.parametrize("name", ["formats", "worked"])
+def test_the_python_of_a_page_prints_what_it_shows(name, tmp_path, monkeypatch, capsys):
+    page, names = _page(name), {}
+    _folder(page, tmp_path, monkeypatch)
+    told = 0
+    for code, shown in PYTHON.findall(page):
+        exec(compile(code, f"{name}.md", "exec"), names)
         _alike(capsys.readouterr().out.rstrip().splitlines(), shown.rstrip().splitlines())
-    weighed = set(re.findall(r"\d+\.\d{3}", told[-1]))
-    assert len(weighed) == 10
-    assert weighed <= set(re.findall(r"\d+\.\d{3}", explained))
+        told += bool(shown)
+    assert told > 1
+
+
+def test_the_arithmetic_comes_to_what_explain_weighed():
+    explained, _, by_hand, *_ = _blocks(_page("worked"), "text")
+    figures = set(re.findall(r"\d+\.\d{3}", by_hand))
+    assert len(figures) == 10
+    assert figures <= set(re.findall(r"\d+\.\d{3}", explained))
 
 
 @pytest.mark.slow  # the commands compile
-def test_the_worked_session_is_what_the_commands_print(folder, monkeypatch, capsys):
+def test_the_worked_session_is_what_the_commands_print(tmp_path, monkeypatch, capsys):
     page = _page("worked")
+    _folder(page, tmp_path, monkeypatch)
     blocks, everything = _blocks(page, "text"), "".join(_files(page).values())
     everything += blocks[1] + blocks[2]  # of the arithmetic
     shown = {"explain": [blocks[0], blocks[3]], "compare": [blocks[4]]}
@@ -114,7 +124,7 @@ def test_a_policy_in_a_study_file_is_read(tmp_path):
 
 
 def test_every_export_is_in_the_reference():
-    told = re.findall(r"^::: jaxroute\.(\w+)$", _page("api"), re.MULTILINE)
+    told = re.findall(r"^::: jaxroute(?:\.\w+)?\.(\w+)$", _page("api"), re.MULTILINE)
     assert sorted([*told, "linspace"]) == sorted(jr.__all__)
 
 
