@@ -3,6 +3,7 @@
 Each section's defaults are those of the default study: an empty file is the default study.
 """
 
+import functools
 import math
 import re
 from collections.abc import Collection, Sequence
@@ -12,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from jaxroute.load.files import BUILTIN, package_file
-from jaxroute.load.fleet import bundled_names
+from jaxroute.load.fleet_tables import Tables, with_own
 from jaxroute.load.messages import known_names
 from jaxroute.load.policy import FLEET_LISTS, RULE_CONFIGS, OwnPolicy, PolicyConfig
 from jaxroute.load.space import SweepConfig
@@ -29,6 +30,7 @@ from jaxroute.load.values import (
     Proportion,
     Share,
     Source,
+    Sources,
     Spread,
     Switch,
     Tokens,
@@ -101,6 +103,12 @@ class FleetConfig(Section):
     regions: Names = ("US-CISO", "US-PJM", "DE", "SG")
     prefill_scale: AboveZero = 1.0
     decode_scale: AboveZero = 1.0
+    tables: Sources = ()
+
+    @functools.cached_property
+    def known(self) -> Tables:
+        """The bundled tables with the user's rows, as they were when the study was read."""
+        return with_own(self.tables)
 
 
 class IntensityConfig(Section):
@@ -197,9 +205,14 @@ class StudyConfig(Section):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What is read beside the bundled tables: the intensity, the mix, then the traces."""
+        """What is read beside the bundled tables: own rows, intensity, mix, then traces."""
         mix = () if self.water.mix is None else (self.water.mix,)
-        return (self.intensity.path, *mix, *(dataset.path for dataset in self.datasets))
+        return (
+            *self.fleet.tables,
+            self.intensity.path,
+            *mix,
+            *(dataset.path for dataset in self.datasets),
+        )
 
     def preset_of(self, name: str) -> str:
         """The preset that a policy is, or differs from."""
@@ -222,7 +235,9 @@ class StudyConfig(Section):
     def _refuse_unknown_names(self, info: ValidationInfo) -> "StudyConfig":
         for field in FLEET_LISTS:
             for index, entry in enumerate(getattr(self.fleet, field)):
-                _known(["fleet", field, index], entry, bundled_names(field), "a bundled one")
+                known, kind = self.fleet.known.names(field), "a bundled one"
+                kind += ", or one of fleet.tables" if self.fleet.tables else ""
+                _known(["fleet", field, index], entry, known, kind)
         presets: Collection[str] | None = (info.context or {}).get("presets")
         if presets is None:
             from jaxroute.catalogue import NAMES  # late: it imports JAX

@@ -34,13 +34,13 @@ def arguments(of: Study, policy: str | RouterParams, retention: str | None) -> d
     models, predicted = config.fleet.models, config.belief.predicted_output_tokens
     if isinstance(predicted, str):
         predicted = BeliefConfig().predicted_output_tokens
-    accuracy = expected_accuracy(bundled_irt(models)).tolist()
+    accuracy = expected_accuracy(bundled_irt(models, config.fleet.known.abilities)).tolist()
     hours = read_intensity(config.intensity.path, config.fleet.regions)
     return {
         "params": _params(of, policy),
         "world": bare.world.replace(retention=bare.retentions[label]),
         "deployments": list(bare.deployments[list(AXES)].itertuples(index=False, name=None)),
-        "homes": client_regions(),
+        "homes": client_regions(config.fleet.known),
         "quality": dict(zip(models, accuracy, strict=True)),
         "predicted_output_tokens": predicted,
         "intensity_from": hours.start.timestamp(),

@@ -177,7 +177,7 @@ def contents(
         found = f"a context of {longest:,} tokens"
         where = f"session {frame['session_id'].iloc[at]} turn {turn[at]}"
         raise input_error(path, where, found, f"fewer than {MAX_CONTEXT_TOKENS:,}")
-    quality = _quality(frame, each, turn, config)
+    quality = _quality(frame, each, turn, config, path)
     fits = (prefix + new + predicted)[:, None] <= context_limit
     served = fits.any(axis=1)
     short = (np.where(fits, quality, -np.inf).max(axis=1) < config.quality_floor) & served
@@ -247,12 +247,16 @@ def _quality_columns(frame: pd.DataFrame, config: StudyConfig) -> list[str]:
 
 
 def _quality(
-    frame: pd.DataFrame, hashes: draws.Hashes, turn: NDArray[np.int64], config: StudyConfig
+    frame: pd.DataFrame,
+    hashes: draws.Hashes,
+    turn: NDArray[np.int64],
+    config: StudyConfig,
+    path: str,
 ) -> NDArray[np.float64]:
     """Predicted quality of each turn and model, `[N, M]`."""
     if columns := _quality_columns(frame, config):
         return frame[columns].to_numpy(np.float64)
-    irt = bundled_irt(config.fleet.models)
+    irt = bundled_irt(config.fleet.models, config.fleet.known.abilities, trace=path)
     innovations = draws.normal(config.seed, "difficulty", hashes, turn)
     z = ar1(innovations, turn == 0, config.quality.autocorrelation)
     return predict(irt, irt.difficulty_mean + irt.difficulty_sd * z)
@@ -283,7 +287,7 @@ def _homes(
     Every region draws a lot for every session, keyed by its name, and the highest wins: the order
     of the fleet's list does not matter.
     """
-    known = client_regions()
+    known = client_regions(config.fleet.known)
     place = {region: index for index, region in enumerate(known)}
     if "home_region" in frame:
         home = frame["home_region"].map(place)

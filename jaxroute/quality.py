@@ -5,8 +5,9 @@ right answer. Everything here runs on the host in float64, when sessions are pac
 only sees the resulting numbers.
 """
 
+import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -15,19 +16,23 @@ import numpy as np
 import optax
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
 from scipy.special import expit
 
 from jaxroute.errors import InputError
 from jaxroute.load.files import package_file
 from jaxroute.load.messages import input_error, known_names, shown
 
-__all__ = ["IRT", "ar1", "bundled_irt", "expected_accuracy", "fit_irt", "predict"]
+__all__ = ["IRT", "ability_of", "ar1", "bundled_irt", "expected_accuracy", "fit_irt", "predict"]
 
 Floats = NDArray[np.float64]
 Params = dict[str, jax.Array]
 
 _POINTS = 100  # Gauss-Hermite nodes: as many as NumPy vouches for
 _MAX_STEPS = 500
+LARGEST_ABILITY = 20.0
+"""Beyond it no share of right answers differs from 0 or 1."""
+
 _GRADIENT_TOLERANCE = 1e-8  # of the mean log-likelihood per prompt
 
 
@@ -41,27 +46,66 @@ class IRT:
     difficulty_sd: float = 1.0  # of the population of prompts, >= 0
 
 
-def bundled_irt(models: Sequence[str]) -> IRT:
+def bundled_irt(
+    models: Sequence[str], own: Mapping[str, float] | None = None, *, trace: str = ""
+) -> IRT:
     """The bundled fit, its abilities in the order of `models`.
 
     Fitted to the 1,521 math-l5 and crux prompts that all of its models answered (see
     `jaxroute/data/README.md`).
 
+    Args:
+      models: M names.
+      own: abilities of the user's models, on the same scale (`ability_of`), which win.
+      trace: for messages, what lacks predicted qualities of its own.
+
     Raises:
-      InputError: for a model without a fitted ability.
+      InputError: for a model without an ability.
     """
     file = package_file("irt.json")
     fitted = json.loads(file.read_text())
+    ability = {name: each["ability"] for name, each in fitted["models"].items()} | dict(own or {})
     for model in models:
-        if model not in fitted["models"]:
-            mend = f"{known_names(model, fitted['models'])}; or give quality_<model> in the trace"
-            raise input_error(file.name, "", shown(model), "a model with a fitted ability", mend)
+        if model not in ability:
+            mend = (
+                f"{known_names(model, ability)}; or give quality_<model> of every model in the "
+                "trace, or ability in its [[model]] table (jaxroute.quality.ability_of)"
+            )
+            expected = "a model with a fitted ability"
+            raise input_error(trace or file.name, "", shown(model), expected, mend)
     return IRT(
-        ability=np.array([fitted["models"][model]["ability"] for model in models]),
+        ability=np.array([ability[model] for model in models]),
         discrimination=fitted["discrimination"],
         difficulty_mean=fitted["difficulty_mean"],
         difficulty_sd=fitted["difficulty_sd"],
     )
+
+
+def ability_of(accuracy: float) -> float:
+    """The ability, on the scale of the bundled fit, of a model of some accuracy on its prompts.
+
+    The root of `expected_accuracy(ability) = accuracy`: the share of right answers to prompts as
+    hard as math-l5 and crux together. On other prompts, take the accuracy of a bundled model on
+    them as well and add the difference of the two abilities to that model's own.
+
+    Args:
+      accuracy: above 0 and below 1.
+
+    Raises:
+      InputError: if it is not.
+
+    >>> round(ability_of(0.31), 2), round(ability_of(0.65), 2)  # of qwen2.5-3b, of qwen2.5-32b
+    (-0.61, 0.47)
+    """
+    if not 0.0 < accuracy < 1.0:
+        raise InputError(f"accuracy: found {accuracy}, expected a share above 0 and below 1")
+    fit = bundled_irt([])
+
+    def excess(ability: float) -> float:
+        alone = dataclasses.replace(fit, ability=np.array([ability]))
+        return float(expected_accuracy(alone)[0]) - accuracy
+
+    return float(brentq(excess, -LARGEST_ABILITY, LARGEST_ABILITY))
 
 
 def predict(irt: IRT, difficulty: ArrayLike) -> Floats:

@@ -134,7 +134,7 @@ def of(
 ) -> Study:
     """Reads everything that a study file, as read, names: `load_study` of its contents."""
     names = config.fleet
-    table = fleet_table(names.models, names.gpus, names.regions)
+    table = fleet_table(names.models, names.gpus, names.regions, names.known)
     deployments = tuple(table["model"] + "|" + table["gpu"] + "|" + table["region"])
     hours = None if config.intensity.path == TYPICAL_DAY else _read_hours(config)
     covered = None if hours is None else _covered(hours)
@@ -155,6 +155,7 @@ def of(
         names.regions,
         hours.g_per_kwh,
         ewif_l_per_kwh=None if mix is None else read_mix(mix, names.regions),
+        tables=names.known,
         dtype=dtype,
     )
     world = beliefs.settle(world, config, table, hours)
@@ -185,10 +186,16 @@ def of(
         policies=named,
         fixed=fixed,
         deployments=table,
-        notes=(f"intensity: {hours.note}", *beliefs.notes(config), _water_and_cost(config)),
+        notes=(
+            *names.known.notes,
+            f"intensity: {hours.note}",
+            *beliefs.notes(config),
+            _water_and_cost(config),
+        ),
         inputs={each.path: each.sha256 for each in datasets}
         | {config.intensity.path: sha256(config.intensity.path)}
         | ({} if mix is None else {mix: sha256(mix)})
+        | {own: sha256(own) for own in names.tables}
         | {name: sha256(package_file(name)) for name in BUNDLED},
     )
 
@@ -238,7 +245,7 @@ def _water_and_cost(config: StudyConfig) -> str:
     """What water and cost consist of, in words, and where no price is known."""
     mix = config.water.mix
     generation = f"and generation's ({Path(mix).name})" if mix else "generation's left out (no mix)"
-    prices = {region: price_of(region) for region in config.fleet.regions}
+    prices = {region: price_of(region, config.fleet.known) for region in config.fleet.regions}
     years = sorted({year for _, year in prices.values() if year})
     span = " to ".join(dict.fromkeys((str(years[0]), str(years[-1])))) if years else "none"
     unpriced = [region for region, (_, year) in prices.items() if not year]

@@ -1,5 +1,7 @@
 """The fleet: each coefficient against its table, and the world that comes of it."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pandas as pd
@@ -7,9 +9,9 @@ import pytest
 
 from jaxroute.config import FleetConfig
 from jaxroute.errors import InputError
-from jaxroute.load import fleet
 from jaxroute.load.files import package_file
 from jaxroute.load.fleet import build_world, client_regions, fleet_table, pue_of
+from jaxroute.load.fleet_tables import bundled
 
 FLEET = FleetConfig()
 LISTS = (FLEET.models, FLEET.gpus, FLEET.regions)
@@ -76,11 +78,10 @@ def test_pue(region, pue):
     assert pue_of(region) == pue
 
 
-def test_the_newest_pue_of_a_provider_counts(monkeypatch):
+def test_the_newest_pue_of_a_provider_counts():
     rows = [("X", "azure", 2025, 1.1), ("X", "gcp", 2020, 1.2), ("X", "gcp", 2024, 1.3)]
     table = pd.DataFrame(rows, columns=["region", "provider", "year", "pue"])
-    monkeypatch.setattr(fleet, "_table", lambda name: table)
-    assert pue_of("X") == 1.3
+    assert pue_of("X", dataclasses.replace(bundled(), pue=table)) == 1.3
 
 
 def test_the_world():
@@ -163,25 +164,21 @@ def test_unknown_names(which, names, expected):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_pair_without_a_profile(monkeypatch):
-    tables = {name: source(name) for name in ("models.csv", "gpus.csv", "regions.csv")}
-    tables["profiles.csv"] = source("profiles.csv").drop(index=4)
-    monkeypatch.setattr(fleet, "_table", tables.__getitem__)
+def test_a_pair_without_a_profile():
+    less = dataclasses.replace(bundled(), profiles=source("profiles.csv").drop(index=4))
     with pytest.raises(InputError) as caught:
-        fleet_table(*LISTS)
+        fleet_table(*LISTS, less)
     assert str(caught.value) == (
         "profiles.csv: found no profile of qwen2.5-7b-instruct on H100-80GB-SXM, "
         "expected one of each pair; it has A100-80GB-SXM, B200-180GB-SXM"
     )
 
 
-def test_a_replica_without_room_and_a_decode_cost_below_zero(monkeypatch):
-    tables = {
-        name: source(name) for name in ("models.csv", "gpus.csv", "regions.csv", "profiles.csv")
-    }
-    monkeypatch.setattr(fleet, "_table", tables.__getitem__)
-    tables["profiles.csv"].loc[0, "kv_capacity_tokens"] = 1000
-    assert fleet_table(*LISTS).max_context_tokens[0] == 1000
-    tables["profiles.csv"].loc[0, "decode_s_per_token_per_ctx"] = 1.0
+def test_a_replica_without_room_and_a_decode_cost_below_zero():
+    profiles = source("profiles.csv")
+    profiles.loc[0, "kv_capacity_tokens"] = 1000
+    tables = dataclasses.replace(bundled(), profiles=profiles)
+    assert fleet_table(*LISTS, tables).max_context_tokens[0] == 1000
+    profiles.loc[0, "decode_s_per_token_per_ctx"] = 1.0
     with pytest.raises(InputError, match=r"3b-instruct on A100.*dec_s > 0 at context 0"):
-        fleet_table(*LISTS)
+        fleet_table(*LISTS, tables)

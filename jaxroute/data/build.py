@@ -2,7 +2,8 @@
 
 `python -m jaxroute.data.build SOURCE_DIR`, where SOURCE_DIR holds carbon/, serving/, quality/ and
 traces/. The README beside this file says what each table is and where its numbers come from.
-Numbers are copied as text, so nothing is rounded on the way; only irt.json is computed.
+Numbers are copied as text, so nothing is rounded on the way; only irt.json and the speeds of
+all-reduces are computed.
 """
 
 import argparse
@@ -30,6 +31,11 @@ MODEL_COLUMNS = [
 ]  # fmt: skip
 PRICE_COLUMNS = ["region", "year", "mean_usd_per_mwh", "source"]
 EWIF_COLUMNS = ["technology", "l_per_kwh", "source"]
+ROOFLINE_COLUMNS = [
+    "gpu", "mbu_weights", "overhead_us_per_layer", "inv_mbu_kv", "inv_mfu_decode",
+    "mfu_prefill_tp1", "mfu_attention", "p_static_active_w", "e_pj_per_byte", "e_pj_per_flop",
+    "p_prefill_frac_tdp",
+]  # fmt: skip
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -51,12 +57,15 @@ def tables(source: Path) -> dict[str, pd.DataFrame]:
             f"{source / 'serving/profiles.csv'}: found {len(profiles)} rows of the default models "
             f"and GPU types, expected {len(models)} x {len(GPUS)}"
         )
+    coefficients = read(source / "serving/roofline_coefficients.csv")
+    coefficients = coefficients[coefficients["gpu"].isin(GPUS)]
     forecast = read(source / "carbon/forecast_error_dayahead.csv")
     forecast = forecast.assign(region=forecast["region"].map(FORECAST_REGIONS))
     return {
         "models.csv": models,
         "gpus.csv": gpus[gpus["gpu"].isin(GPUS)],
         "profiles.csv": profiles,
+        "roofline_coefficients.csv": roofline(coefficients, models, gpus, profiles),
         "regions.csv": read(source / "carbon/regions.csv"),
         "pue.csv": read(source / "carbon/pue.csv"),
         "electricity_price.csv": read(source / "carbon/electricity_price.csv")[PRICE_COLUMNS],
@@ -66,6 +75,30 @@ def tables(source: Path) -> dict[str, pd.DataFrame]:
         "typical_day_2023.csv": read(source / "carbon/climatology_2023.csv"),
         "sharegpt.csv.gz": read(source / "traces/sharegpt.csv.gz"),
     }
+
+
+def roofline(
+    coefficients: pd.DataFrame, models: pd.DataFrame, gpus: pd.DataFrame, profiles: pd.DataFrame
+) -> pd.DataFrame:
+    """Return the roofline's coefficients, and the speeds of all-reduces in the profiles' prefill.
+
+    Prefill of a token on tp GPUs takes `2P/(tp F MFU)` and two all-reduces a layer, each of
+    `2 (tp - 1)/tp` times a token's activations of 2 bytes: the speed, in GB/s, is what the rest of
+    the time tells.
+    """
+    numbers = ["params_total", "layers", "hidden"]
+    rows = profiles.merge(models[["model", *numbers]]).merge(gpus).merge(coefficients)
+    numbers += ["tensor_parallel", "prefill_s_per_token", "peak_bf16_dense_tflops"]
+    rows[numbers] = rows[numbers].astype(float)
+    tp = rows["tensor_parallel"]
+    flop_s = tp * rows["peak_bf16_dense_tflops"] * 1e12 * rows["mfu_prefill_tp1"].astype(float)
+    rest_s = rows["prefill_s_per_token"] - 2 * rows["params_total"] / flop_s
+    speed = 2 * (tp - 1) / tp * 4 * rows["layers"] * rows["hidden"] / rest_s / 1e9
+    out = coefficients[ROOFLINE_COLUMNS].copy()
+    for count in (2, 4):
+        mean = speed[tp == count].groupby(rows["gpu"]).mean()
+        out[f"allreduce_gb_s_tp{count}"] = out["gpu"].map(mean.map("{:.4g}".format))
+    return out
 
 
 def quality(answers: pd.DataFrame, models: list[str]) -> dict[str, object]:

@@ -29,7 +29,10 @@ def shown(value: object) -> str:
     >>> shown(None), shown("x"), shown(0.5), shown(True)
     ('nothing', "'x'", '0.5', 'true')
     """
-    text = "nothing" if value is None else repr(value)
+    try:
+        text = "nothing" if value is None else repr(value)
+    except ValueError:  # an integer of thousands of digits
+        text = "a number too long to show"
     text = text.lower() if isinstance(value, bool) else text
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 

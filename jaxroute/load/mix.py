@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from jaxroute.load.files import package_file
-from jaxroute.load.fleet import bundled_names
+from jaxroute.load.fleet_tables import bundled
 from jaxroute.load.messages import input_error, known_names, shown
 from jaxroute.load.table import read_table, require
 
@@ -44,7 +44,10 @@ def read_mix(path: str | Path, regions: Sequence[str]) -> NDArray[np.float64]:
     ewif = pd.read_csv(package_file("ewif_by_technology.csv")).set_index("technology")["l_per_kwh"]
     share = table.numbers("share", 0, 1)
     names = {}
-    for column, known in (("region", bundled_names("regions")), ("technology", list(ewif.index))):
+    for column, known in (
+        ("region", [*bundled().names("regions"), *regions]),
+        ("technology", list(ewif.index)),
+    ):
         codes, found = table.codes(column)
         for code, name in enumerate(found.to_pylist()):
             if name not in known:

@@ -123,6 +123,8 @@ def _expected(error: ErrorDetails) -> str:
 def _first(file: str, errors: Sequence[ErrorDetails]) -> InputError:
     error = errors[0]
     key, context = [*error["loc"]], error.get("ctx", {})
+    if isinstance(inner := context.get("error"), InputError):  # of another file
+        return inner
     found = "nothing" if error["type"] == "missing" else shown(error["input"])
     expected, mend = _expected(error), ""
     if error["type"] == "study":

@@ -59,6 +59,10 @@ def _absolute(path: str, info: ValidationInfo) -> str:
     return os.path.abspath(os.path.join(folder, path))
 
 
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
 def _far_is_infinite(value: float) -> float:
     """Infinity for what float32 cannot hold."""
     return value if value < 1e30 else float("inf")
@@ -106,4 +110,5 @@ Names = Annotated[tuple[Name, ...], AfterValidator(distinct)]
 Weights = Annotated[tuple[AnySign, ...], AfterValidator(_one_per_feature)]
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 Source = Annotated[Name, AfterValidator(_absolute)]
+Sources = Annotated[tuple[Source, ...], BeforeValidator(_listed), AfterValidator(distinct)]
 Variants = Annotated[dict[Name, dict[Name, Any]], AfterValidator(_not_empty)]

@@ -1,0 +1,230 @@
+"""The tables that a fleet is made of: the bundled ones, and rows of the user's beside them."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from jaxroute.load.files import package_file
+from jaxroute.load.messages import input_error, known_names
+from jaxroute.load.own_rows import OwnRows, RegionRow, Row, read_rows
+
+__all__ = ["BUNDLED", "OWN", "Tables", "bundled", "with_own"]
+
+BUNDLED = "bundled"
+"""Origin of a row that is not of a user's file."""
+
+OWN = "own"
+"""Provider of the PUE and WUE of a user's file."""
+
+INTERCEPT_MS, MS_PER_KM, WITHIN_MS = 13.3, 0.01592, 2.0
+"""Round trips by distance, and within a region, as in `rtt_ms.csv` where none was measured."""
+
+EARTH_KM = 6371.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Tables:
+    """Every table of a fleet; none is changed in place.
+
+    Attributes:
+      models, gpus, profiles, regions: as the bundled files of these names, and `origin`: `bundled`,
+        or the file of the row.
+      pue, electricity_price, rtt_ms: as the bundled files of these names.
+      abilities: of the user's models that have one, on the scale of the bundled fit.
+      notes: which rows are the user's, a line for each file.
+    """
+
+    models: pd.DataFrame
+    gpus: pd.DataFrame
+    profiles: pd.DataFrame
+    regions: pd.DataFrame
+    pue: pd.DataFrame
+    electricity_price: pd.DataFrame
+    rtt_ms: pd.DataFrame
+    abilities: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def names(self, field: str) -> list[str]:
+        """Names that a study's `fleet.models`, `fleet.gpus` or `fleet.regions` may hold."""
+        return list(getattr(self, field)[field.removesuffix("s")])
+
+    @property
+    def client_regions(self) -> list[str]:
+        """The C regions that clients may be in: those of `rtt_ms`, in its order."""
+        return list(self.rtt_ms["client_region"].unique())
+
+
+def read_bundled(name: str) -> pd.DataFrame:
+    """A bundled table; names are text as they stand, so that Norway's `NO` stays `NO`."""
+    return pd.read_csv(package_file(name), na_values=[""], keep_default_na=False)
+
+
+@functools.cache
+def bundled() -> Tables:
+    """The tables of the package alone."""
+    rows: dict[str, Any] = {
+        name: read_bundled(f"{name}.csv").assign(origin=BUNDLED)
+        for name in ("models", "gpus", "profiles", "regions")
+    }
+    rest: dict[str, Any] = {
+        name: read_bundled(f"{name}.csv") for name in ("pue", "electricity_price", "rtt_ms")
+    }
+    return Tables(**rows, **rest)
+
+
+def with_own(paths: Sequence[str]) -> Tables:
+    """The bundled tables with the rows of the user's files added, in their order.
+
+    A row that has the name of a bundled one, which for a profile is that of its model and its GPU
+    type, must say `override = true`, and no other row may.
+
+    Args:
+      paths: TOML and CSV files (`jaxroute.load.own_rows`); without any, the bundled tables.
+
+    Raises:
+      InputError: naming the file, the key or the row, what was found and what was expected.
+    """
+    tables, seen = bundled(), dict[tuple[str, ...], str]()
+    for path in paths:
+        rows = read_rows(path)
+        for kind in OwnRows.model_fields:
+            _check_names(path, kind, getattr(rows, kind), seen)
+        tables = _added(tables, path, rows)
+    for path in paths:
+        _check_profiles(path, tables)
+    return tables
+
+
+def _columns(kind: str) -> list[str]:
+    return ["model", "gpu"] if kind == "profile" else [kind]
+
+
+def _key(kind: str, row: Row) -> tuple[str, ...]:
+    return tuple(getattr(row, name) for name in _columns(kind))
+
+
+def _keys(table: pd.DataFrame, kind: str) -> list[tuple[str, ...]]:
+    return list(table[_columns(kind)].itertuples(index=False, name=None))
+
+
+def _check_names(
+    path: str, kind: str, rows: Sequence[Row], seen: dict[tuple[str, ...], str]
+) -> None:
+    known = set(_keys(getattr(bundled(), f"{kind}s"), kind))
+    for row in rows:
+        key = _key(kind, row)
+        place = f"{kind} {' on '.join(key)}"
+        if (kind, *key) in seen:
+            raise input_error(path, place, f"one in {seen[kind, *key]} before it", "each once")
+        seen[kind, *key] = path
+        if key in known and not row.override:
+            mend = "or override = true, to replace it"
+            raise input_error(path, place, f"the name of a bundled {kind}", "its own", mend)
+        if row.override and key not in known:
+            found, expected = "override = true", "the name of a bundled one beside it"
+            raise input_error(path, place, found, expected)
+
+
+def _added(tables: Tables, path: str, rows: OwnRows) -> Tables:
+    frames = {f"{kind}s": getattr(tables, f"{kind}s") for kind in OwnRows.model_fields}
+    for kind in ("model", "gpu", "profile"):
+        frames[f"{kind}s"] = _put(frames[f"{kind}s"], kind, getattr(rows, kind), path)
+    out = dataclasses.replace(
+        tables,
+        **frames,
+        abilities={
+            **tables.abilities,
+            **{row.model: row.ability for row in rows.model if row.ability is not None},
+        },
+        notes=(*tables.notes, _note(path, rows)),
+    )
+    for place in rows.region:
+        out = _with_region(out, path, place)
+    return out
+
+
+def _put(table: pd.DataFrame, kind: str, rows: Sequence[Row], path: str) -> pd.DataFrame:
+    """The table with rows at its end, those of the same names left out."""
+    if not rows:
+        return table
+    replaced = {_key(kind, row) for row in rows}
+    kept = [key not in replaced for key in _keys(table, kind)]
+    added = [
+        {**row.model_dump(exclude={"override", "ability"}), **row.implied, "origin": path}
+        for row in rows
+    ]
+    told = [{k: v for k, v in row.items() if v is not None} for row in added]
+    return pd.DataFrame([*table[kept].to_dict("records"), *told])
+
+
+def _with_region(tables: Tables, path: str, row: RegionRow) -> Tables:
+    name = row.region
+    frames = {each: getattr(tables, each) for each in ("pue", "electricity_price", "rtt_ms")}
+    if not row.override:
+        place = {"region": name, "lat": row.lat, "lon": row.lon, "tier": OWN, "origin": path}
+        regions = pd.DataFrame([*tables.regions.to_dict("records"), place])
+        frames["regions"] = regions
+        frames["rtt_ms"] = pd.concat([tables.rtt_ms, _round_trips(regions)], ignore_index=True)
+    else:
+        same = tables.regions["region"] == name
+        frames["regions"] = tables.regions.assign(origin=tables.regions["origin"].mask(same, path))
+    reported = {"provider": OWN, "pue": row.pue, "wue_l_per_kwh": row.wue_l_per_kwh}
+    frames["pue"] = _with_row(tables.pue, {"region": name, "source": row.source, **reported})
+    if row.price_usd_per_kwh is not None:
+        price = {"year": row.price_year, "mean_usd_per_mwh": row.price_usd_per_kwh * 1e3}
+        others = tables.electricity_price[tables.electricity_price["region"] != name]
+        new = {"region": name, "source": row.source, **price}
+        frames["electricity_price"] = _with_row(others, new)
+    return dataclasses.replace(tables, **frames)
+
+
+def _with_row(table: pd.DataFrame, row: Mapping[str, object]) -> pd.DataFrame:
+    return pd.DataFrame([*table.to_dict("records"), row])
+
+
+def _round_trips(regions: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `rtt_ms` between the last of the regions and each, in both directions.
+
+    `13.3 ms + 0.01592 ms/km` along the great circle, the fit to pairs of data centres that stands
+    for those without a measurement in the bundled table; 2 ms within a region.
+    """
+    lat, lon = np.radians(regions[["lat", "lon"]].to_numpy(float)).T
+    half = np.sin((lat - lat[-1]) / 2) ** 2
+    half += np.cos(lat) * np.cos(lat[-1]) * np.sin((lon - lon[-1]) / 2) ** 2
+    km = 2 * EARTH_KM * np.arcsin(np.sqrt(np.minimum(half, 1)))
+    rtt = INTERCEPT_MS + MS_PER_KM * km
+    rtt[-1] = WITHIN_MS
+    names, new = regions["region"], regions["region"].iloc[-1]
+    out = pd.DataFrame({"client_region": names, "dc_region": new, "rtt_ms": rtt, "km": km.round()})
+    out["source"] = "fit"
+    swapped = {"client_region": "dc_region", "dc_region": "client_region"}
+    return pd.concat([out, out.iloc[:-1].rename(columns=swapped)])
+
+
+def _check_profiles(path: str, tables: Tables) -> None:
+    profiles = tables.profiles[tables.profiles["origin"] == path]
+    for model, gpu in profiles[["model", "gpu"]].itertuples(index=False, name=None):
+        for kind, name in (("model", model), ("gpu", gpu)):
+            known = tables.names(f"{kind}s")
+            if name not in known:
+                expected = f"a bundled {kind}, or one of a [[{kind}]] table"
+                place = f"profile {model} on {gpu}"
+                raise input_error(path, place, repr(name), expected, known_names(name, known))
+
+
+def _note(path: str, rows: OwnRows) -> str:
+    """In words, which rows of a file took part."""
+    told = []
+    for kind in OwnRows.model_fields:
+        for row in getattr(rows, kind):
+            words = getattr(row, "decode_provenance", "")
+            told.append(
+                f"{kind} {' on '.join(_key(kind, row))}{f' ({words})' if words else ''}"
+                f"{' in place of the bundled' if row.override else ''}"
+            )
+    return f"of your own, in {Path(path).name}: {', '.join(told) or 'nothing'}"
