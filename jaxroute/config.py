@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from jaxroute.load.files import BUILTIN, package_file
 from jaxroute.load.fleet_tables import Tables, with_own
+from jaxroute.load.intensity import IntensityConfig
 from jaxroute.load.messages import known_names
 from jaxroute.load.policy import FLEET_LISTS, RULE_CONFIGS, OwnPolicy, PolicyConfig
 from jaxroute.load.space import SweepConfig
@@ -111,12 +112,6 @@ class FleetConfig(Section):
         return with_own(self.tables)
 
 
-class IntensityConfig(Section):
-    """Hourly carbon intensity of the regions."""
-
-    path: Source = "builtin:typical-day-2023"
-
-
 class QualityConfig(Section):
     """Predicted quality where a trace has no columns of it."""
 
@@ -207,12 +202,8 @@ class StudyConfig(Section):
     def files(self) -> tuple[str, ...]:
         """What is read beside the bundled tables: own rows, intensity, mix, then traces."""
         mix = () if self.water.mix is None else (self.water.mix,)
-        return (
-            *self.fleet.tables,
-            self.intensity.path,
-            *mix,
-            *(dataset.path for dataset in self.datasets),
-        )
+        traces = (dataset.path for dataset in self.datasets)
+        return (*self.fleet.tables, *self.intensity.files, *mix, *traces)
 
     def preset_of(self, name: str) -> str:
         """The preset that a policy is, or differs from."""
@@ -238,6 +229,9 @@ class StudyConfig(Section):
                 known, kind = self.fleet.known.names(field), "a bundled one"
                 kind += ", or one of fleet.tables" if self.fleet.tables else ""
                 _known(["fleet", field, index], entry, known, kind)
+        for region in self.intensity.zones:
+            regions = self.fleet.known.names("regions")
+            _known(["intensity", "zones", region], region, regions, "a region")
         presets: Collection[str] | None = (info.context or {}).get("presets")
         if presets is None:
             from jaxroute.catalogue import NAMES  # late: it imports JAX

@@ -70,7 +70,7 @@ def plan(
     *,
     seeds: int = 1,
     traces: Sequence[str | Path] = (),
-    carbon: str | Path | None = None,
+    carbon: str | Path | Sequence[str | Path] | None = None,
     seed: int | None = None,
 ) -> tuple[list[Cell], list[str]]:
     """The cells of a study file, every one checked, and the inputs that are not on this machine.
@@ -143,7 +143,7 @@ def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 
 def _is_there(path: str) -> bool:
-    return path.startswith(BUILTIN) or Path(path).is_file()
+    return path.startswith(BUILTIN) or Path(path).exists()
 
 
 def run(

@@ -6,8 +6,8 @@ from typing import Any
 from jaxroute import study
 from jaxroute.catalogue import AXES
 from jaxroute.config import BeliefConfig, StudyConfig
-from jaxroute.load.carbon import read_intensity
 from jaxroute.load.fleet import client_regions
+from jaxroute.load.intensity import read_hours
 from jaxroute.load.messages import input_error, known_names, shown
 from jaxroute.policies import RouterParams
 from jaxroute.quality import bundled_irt, expected_accuracy
@@ -35,7 +35,7 @@ def arguments(of: Study, policy: str | RouterParams, retention: str | None) -> d
     if isinstance(predicted, str):
         predicted = BeliefConfig().predicted_output_tokens
     accuracy = expected_accuracy(bundled_irt(models, config.fleet.known.abilities)).tolist()
-    hours = read_intensity(config.intensity.path, config.fleet.regions)
+    hours = read_hours(config.intensity, config.fleet.regions)
     return {
         "params": _params(of, policy),
         "world": bare.world.replace(retention=bare.retentions[label]),

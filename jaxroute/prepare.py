@@ -135,7 +135,7 @@ def times(raw: Undated, config: StudyConfig, span: Span, dates: Span) -> dict[st
         span,
         trace=raw.config.path,
         session_ids=raw.frame["session_id"],
-        intensity=config.intensity.path,
+        intensity=", ".join(config.intensity.paths),
     )
     first = raw.frame["turn"].to_numpy() == 0
     return {

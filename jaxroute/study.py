@@ -11,9 +11,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from jaxroute import beliefs, catalogue, prepare, shards
 from jaxroute.config import PolicyConfig, StudyConfig, read_config
-from jaxroute.load.carbon import TYPICAL_DAY, Intensity, read_intensity
+from jaxroute.load.carbon import TYPICAL_DAY, Intensity
 from jaxroute.load.files import package_file, sha256
 from jaxroute.load.fleet import build_world, fleet_table, price_of
+from jaxroute.load.intensity import read_hours
 from jaxroute.load.mix import read_mix
 from jaxroute.load.toml import validate
 from jaxroute.policies import RouterParams
@@ -23,7 +24,7 @@ from jaxroute.world import Retention, World, cast
 
 BUNDLED = (
     *("models.csv", "gpus.csv", "profiles.csv", "pue.csv", "rtt_ms.csv", "irt.json"),
-    "forecast_error_dayahead.csv",
+    *("forecast_error_dayahead.csv", "emission_factors.csv", "zones.csv", "regions.csv"),
     *("electricity_price.csv", "ewif_by_technology.csv"),
 )
 """Tables of the package that every study may read."""
@@ -104,7 +105,7 @@ def load_study(
     path: str | Path | None = None,
     *,
     traces: str | Path | Sequence[str | Path] = (),
-    carbon: str | Path | None = None,
+    carbon: str | Path | Sequence[str | Path] | None = None,
     seed: int | None = None,
     dtype: DTypeLike = np.float32,
     memory_bytes: int | None = None,
@@ -114,7 +115,7 @@ def load_study(
     Args:
       path: a TOML file; without it the default study, on bundled data.
       traces: a trace file, or several, in place of the study's datasets, labelled by their stems.
-      carbon: an hourly intensity file in place of the study's.
+      carbon: an intensity file or directory, or several, in place of the study's.
       seed: in place of the study's.
       dtype: of every float; float64 needs JAX's x64 mode.
       memory_bytes: traces in Parquet that would take more stay on disk (`jaxroute.shards`).
@@ -136,7 +137,9 @@ def of(
     names = config.fleet
     table = fleet_table(names.models, names.gpus, names.regions, names.known)
     deployments = tuple(table["model"] + "|" + table["gpu"] + "|" + table["region"])
-    hours = None if config.intensity.path == TYPICAL_DAY else _read_hours(config)
+    grids, hours = config.intensity, None
+    if grids.path != TYPICAL_DAY:
+        hours = read_hours(grids, names.regions)
     covered = None if hours is None else _covered(hours)
     dates = covered or YEAR_2023
     limits = _context_limits(table, names.models)
@@ -147,7 +150,7 @@ def of(
         for each in config.datasets
     ]
     span = covered or _span([each.extent for each in raw])
-    hours = hours or _read_hours(config, span)
+    hours = hours or read_hours(grids, names.regions, span)
     mix = config.water.mix
     world = build_world(
         names.models,
@@ -193,7 +196,7 @@ def of(
             _water_and_cost(config),
         ),
         inputs={each.path: each.sha256 for each in datasets}
-        | {config.intensity.path: sha256(config.intensity.path)}
+        | {file: sha256(file) for file in grids.files}
         | ({} if mix is None else {mix: sha256(mix)})
         | {own: sha256(own) for own in names.tables}
         | {name: sha256(package_file(name)) for name in BUNDLED},
@@ -204,25 +207,19 @@ def overridden(
     config: StudyConfig,
     *,
     traces: Sequence[str | Path] = (),
-    carbon: str | Path | None = None,
+    carbon: str | Path | Sequence[str | Path] | None = None,
     seed: int | None = None,
 ) -> StudyConfig:
     """A study file with its traces, intensity or seed replaced, as `load_study` takes them."""
     values = config.model_dump(exclude_unset=True)
     if traces:
         values["datasets"] = [{"path": str(each)} for each in traces]
-    if carbon is not None:
-        values["intensity"] = {"path": str(carbon)}
+    if carbon is not None and carbon != []:
+        paths = [carbon] if isinstance(carbon, str | Path) else carbon
+        values["intensity"] = values.get("intensity", {}) | {"path": [str(each) for each in paths]}
     if seed is not None:
         values["seed"] = seed
     return validate(values, StudyConfig, "options")
-
-
-def _read_hours(config: StudyConfig, span: Span | None = None) -> Intensity:
-    bounds = None
-    if span is not None:
-        bounds = pd.Timestamp(span[0], unit="s"), pd.Timestamp(span[1], unit="s")
-    return read_intensity(config.intensity.path, config.fleet.regions, span=bounds)
 
 
 def _covered(hours: Intensity) -> Span:

@@ -250,7 +250,7 @@ def identity(study: Study) -> dict[str, Any]:
     from jaxroute import RESULTS_VERSION
 
     config = study.config
-    read = {each.path for each in study.datasets} | {config.intensity.path, config.water.mix}
+    read = {each.path for each in study.datasets} | {*config.files}
     return {
         "results_version": RESULTS_VERSION,
         "study": config.model_dump(mode="json"),

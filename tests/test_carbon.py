@@ -71,16 +71,17 @@ def test_rows_of_other_regions_may_hold_anything(grid):
 
 BAD = {
     "gap": (
-        f"{GOOD}2023-06-01T03:00:00Z,SG,1\n",
-        ": found no row for DE at 2023-06-01T02:00Z (3 hours missing in all), expected every hour",
+        f"{GOOD}2023-06-01T07:00:00Z,SG,1\n2023-06-01T07:00:00Z,DE,1\n",
+        ": found no intensity of DE from 2023-06-01T02:00Z to 2023-06-01T07:00Z (5 hours), expected"
+        " at most 3 missing hours in a row; fill the gap",
     ),
     "twice": (
         f"{GOOD}2023-06-01T03:00:00+02:00,DE,1\n",
-        ": row 6, column timestamp: found 2023-06-01T01:00Z of DE once more, expected each hour",
+        ": row 6, column timestamp: found 2023-06-01T01:00Z once more, of DE, expected each time",
     ),
     "half": (
         f"{GOOD}2023-06-01T02:30:00Z,DE,1\n",
-        ": row 6, column timestamp: found '2023-06-01T02",
+        ": row 6, column timestamp: found 2023-06-01T02:30Z among samples every 60 min, of DE,",
     ),
     "no time": (f"{GOOD},DE,1\n", ": row 6, column timestamp: found nothing, expected a time"),
     "bad time": (f"{GOOD}noon,DE,1\n", ": row 6, column timestamp: found 'noon', expected a time"),
@@ -104,7 +105,7 @@ BAD = {
     ),
     "empty": (
         f"{HEADER}\n",
-        ": column region: found no DE, expected its intensity; the file has: n",
+        ": found no rows, expected hourly intensity",
     ),
 }
 
@@ -116,8 +117,11 @@ def test_bad_files(grid, text, expected):
 
 def test_unknown_regions(grid):
     path = grid(GOOD)
-    assert message(path, ["DE", "US-PJM"]).endswith("its intensity; the file has: DE, SG")
-    assert "did you mean 'DE'? the file has: DE, SG" in message(path, ["de"])
+    assert message(path, ["DE", "US-PJM"]).endswith(
+        "found no US-PJM, expected its intensity; there are: DE, SG; say which it is: "
+        "zones.US-PJM = '...' under [intensity]"
+    )
+    assert "did you mean 'DE'? there are: DE, SG" in message(path, ["de"])
     assert "expected each once" in message(path, ["DE", "DE"])
     assert "(--carbon), or choose of AU-NSW, " in message(TYPICAL_DAY, ["ZZ"])
     assert "no file" in message(path.with_name("none.csv"), ["DE"])

@@ -1,7 +1,7 @@
 """Carbon intensity of the grids, hour by hour."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from jaxroute.load.files import BUILTIN, package_file
-from jaxroute.load.messages import input_error, known_names, shown
+from jaxroute.load.grids.electricity_maps import BASES
+from jaxroute.load.grids.generation import BASIS as BY_FUEL
+from jaxroute.load.grids.hours import LONGEST_GAP, at_hours, gaps
+from jaxroute.load.grids.joining import Zone, joined, read_all, signal_of
+from jaxroute.load.grids.readings import AVERAGE, HOUR_S, MARGINAL, utc
+from jaxroute.load.grids.zones import aliases, chosen
+from jaxroute.load.messages import input_error, one_line, shown
+from jaxroute.load.repairs import Repairs
 from jaxroute.load.table import Table, read_table, require
 
 __all__ = ["TYPICAL_DAY", "ForecastError", "Intensity", "forecast_error", "read_intensity"]
@@ -20,13 +27,11 @@ TYPICAL_DAY = f"{BUILTIN}typical-day-2023"
 
 FORECAST_ERROR = "forecast_error_dayahead.csv"
 
-MOST_G_PER_KWH = 1e5
-"""No grid reaches a fiftieth of it: more is another unit."""
+FILLED = "missing hours interpolated"
+BEYOND = "hours left out that other regions lack"
 
-_HOURLY = ("timestamp", "region", "gco2_per_kwh")
 _TYPICAL = ("region", "month", "hour_utc", "mean_gco2_per_kwh")
 _YEAR = (datetime(2023, 1, 1), datetime(2024, 1, 1))
-_HOUR = pd.Timedelta(hours=1)
 
 Moment = datetime | pd.Timestamp
 
@@ -47,31 +52,53 @@ class Intensity:
 
 
 def read_intensity(
-    path: str | Path, regions: Sequence[str], *, span: tuple[Moment, Moment] | None = None
+    path: str | Path | Sequence[str | Path],
+    regions: Sequence[str],
+    *,
+    span: tuple[Moment, Moment] | None = None,
+    zones: Mapping[str, str] | None = None,
+    basis: str = "lifecycle",
+    signal: str = AVERAGE,
 ) -> Intensity:
     """Reads hourly carbon intensity, or lays a typical day of each month over a span of time.
 
-    A file (CSV, gzipped CSV or Parquet) has the columns `timestamp` (the hour's beginning, ISO-8601
-    or epoch seconds, UTC unless it has an offset), `region` and `gco2_per_kwh`. It must have every
-    hour from its first to its last for each of `regions`, once.
+    Files may be of Electricity Maps (yearly CSV, API), WattTime (v3), carbonintensity.org.uk,
+    ENTSO-E (A75) or EIA (v2, fuel-type-data), gzipped or not, or tidy tables (CSV or Parquet):
+    `timestamp` (the hour's beginning, ISO-8601 or epoch seconds, UTC unless it has an offset),
+    `region` and `gco2_per_kwh`. Which it is, the contents tell. One zone may stand in several
+    files, each time of it once. Samples of less than an hour are averaged, up to three missing
+    hours in a row interpolated, and both counted in the note.
 
     `builtin:typical-day-2023` holds the mean of each month and UTC hour of 2023 (Electricity Maps
     2025, life-cycle consumption intensity); every hour of `span`, in whatever year, reads the mean
     of its month and UTC hour.
 
     Args:
-      path: a file, or `builtin:typical-day-2023`.
-      regions: R names; their order is that of the columns returned.
+      path: a file, a directory, several of them, or `builtin:typical-day-2023`.
+      regions: R names; their order is that of the columns returned. A zone of a file is a region
+        if it has its name, its `em_zone` of `regions.csv`, or a name of `zones.csv`.
       span: UTC, from and until, of the builtin: the whole hours that cover it, 2023 by default.
-        A file covers what it covers.
+        Files cover the hours that they have of all regions.
+      zones: of some regions, the name of the zone to take.
+      basis: `lifecycle` or `direct` emissions, of Electricity Maps' files.
+      signal: `average` or `marginal`; a file of the other is refused.
 
     Raises:
-      InputError: if a region is unknown; at a bad value; at an hour that is missing or there twice.
+      InputError: if a region is unknown; at a bad value, a time that is there twice, or more than
+        three missing hours.
     """
-    typical = str(path) == TYPICAL_DAY
-    required = _TYPICAL if typical else _HOURLY
-    table = read_table(path, lambda header: _columns(str(path), header, required))
-    return _typical(table, regions, span or _YEAR) if typical else _hourly(table, regions)
+    paths = [str(path)] if isinstance(path, str | Path) else [str(each) for each in path]
+    if basis not in BASES or signal not in (AVERAGE, MARGINAL):
+        raise ValueError(f"expected a basis and a signal, got {shown(basis)}, {shown(signal)}")
+    if not paths:
+        raise input_error("intensity", "path", "an empty list", "at least one file")
+    if paths == [TYPICAL_DAY]:
+        if signal != AVERAGE:
+            mend = "give files of it (--carbon)"
+            raise input_error(TYPICAL_DAY, "", "average intensity", f"{signal} intensity", mend)
+        table = read_table(TYPICAL_DAY, _columns)
+        return _typical(table, regions, span or _YEAR)
+    return _joined(paths, regions, zones or {}, basis, signal)
 
 
 class ForecastError(NamedTuple):
@@ -100,9 +127,101 @@ def forecast_error(regions: Sequence[str]) -> ForecastError:
     return ForecastError(rows["sd_log"].to_numpy(), rows["ac1"].to_numpy(), borrowed)
 
 
-def _columns(path: str, header: Sequence[str], required: tuple[str, ...]) -> list[str]:
-    require(path, header, required)
-    return list(required)
+def _joined(
+    paths: Sequence[str],
+    regions: Sequence[str],
+    zones: Mapping[str, str],
+    basis: str,
+    signal: str,
+) -> Intensity:
+    named, repairs = names_of(paths), Repairs(names_of(paths))
+    if len(set(regions)) < len(regions):
+        raise input_error(named, "", f"regions {', '.join(regions)} asked for", "each once")
+    wanted = {
+        name
+        for region in regions
+        for name in ((zones[region],) if region in zones else aliases(region))
+    }
+    readings = read_all(paths, wanted, basis, repairs)
+    found = dict.fromkeys(zone for each in readings for zone in each.found)
+    choice = chosen(named, regions, zones, found)
+    kept = set(choice.values())
+    thinned = [
+        dataclasses.replace(each, samples={z: s for z, s in each.samples.items() if z in kept})
+        for each in readings
+    ]
+    of_zone = joined(thinned, repairs)
+    signal_of(of_zone, signal)
+    of = [of_zone[choice[region]] for region in regions]
+    begin, end = _common(named, dict(zip(regions, of, strict=True)), repairs)
+    hour = np.arange(begin, end + 1)
+    table = np.stack([at_hours(zone.hours, hour) for zone in of], axis=1)
+    start = pd.Timestamp(int(begin) * HOUR_S, unit="s", tz="UTC")
+    files = names_of([Path(each).name for each in paths])
+    told = [f"{files}: {len(hour)} hours from {start:%Y-%m-%dT%H:%MZ}"]
+    kinds: dict[str, list[str]] = {}
+    for region, zone in zip(regions, of, strict=True):
+        kind = f"{zone.format}, {zone.signal or signal}, {zone.basis}"
+        kinds.setdefault(kind, []).append(region)
+    told += [f"{', '.join(names)}: {kind}" for kind, names in kinds.items()]
+    if len({zone.basis for zone in of}) > 1:
+        told.append("regions differ in which emissions are counted")
+    told += dict.fromkeys(note for zone in of for note in zone.notes)
+    return Intensity(start, table, one_line("; ".join([*told, *repairs.lines()])))
+
+
+def names_of(paths: Sequence[str]) -> str:
+    """Files in a message or a note: by their paths if they are few.
+
+    >>> names_of(["a.csv"]), names_of(["a.csv", "b.csv", "c.csv", "d.csv"])
+    ('a.csv', 'a.csv and 3 more')
+    """
+    return ", ".join(paths) if len(paths) < 4 else f"{paths[0]} and {len(paths) - 1} more"
+
+
+def _common(named: str, of: Mapping[str, Zone], repairs: Repairs) -> tuple[int, int]:
+    """First and last hour that all regions have; every gap between is a short one.
+
+    Raises:
+      InputError: if there is none, or a gap is too long.
+    """
+    for region, zone in of.items():
+        if not len(zone.hours.hour):
+            raise input_error(named, "", f"no hour of {region} with a value", "its intensity")
+    begin = max(int(zone.hours.hour[0]) for zone in of.values())
+    end = min(int(zone.hours.hour[-1]) for zone in of.values())
+    if end < begin:
+        spans = (
+            f"{region} {utc(z.hours.hour[0] * HOUR_S)} to {utc(z.hours.hour[-1] * HOUR_S)}"
+            for region, z in of.items()
+        )
+        expected = "hours that all regions have"
+        raise input_error(named, "", f"none in common: {', '.join(spans)}"[:500], expected)
+    for region, zone in of.items():
+        first, missing = gaps(zone.hours)
+        inside = (first + missing > begin) & (first <= end)
+        first, missing = first[inside], missing[inside]
+        if len(long := np.flatnonzero(missing > LONGEST_GAP)):
+            at, count = int(first[long[0]]), int(missing[long[0]])
+            span = f"{utc(at * HOUR_S)} to {utc((at + count) * HOUR_S)}"
+            more = f", and {len(long) - 1} more such gaps" if len(long) > 1 else ""
+            found = f"no intensity of {region} from {span} ({count} hours{more})"
+            each = " of every fuel type" if zone.basis == BY_FUEL else ""
+            expected = f"at most {LONGEST_GAP} missing hours in a row{each}"
+            raise input_error(zone.files[0], "", found, expected, "fill the gap")
+        if len(first):
+            last = np.minimum(first + missing - 1, end)
+            count = int((last - np.maximum(first, begin) + 1).sum())
+            repairs.note(FILLED, f"{utc(first[0] * HOUR_S)} of {region}", count)
+        beyond = int(((zone.hours.hour < begin) | (zone.hours.hour > end)).sum())
+        if beyond:
+            repairs.note(BEYOND, region, beyond)
+    return begin, end
+
+
+def _columns(header: Sequence[str]) -> list[str]:
+    require(TYPICAL_DAY, header, _TYPICAL)
+    return list(_TYPICAL)
 
 
 def _region_index(table: Table, regions: Sequence[str]) -> NDArray[np.int64]:
@@ -113,45 +232,10 @@ def _region_index(table: Table, regions: Sequence[str]) -> NDArray[np.int64]:
         raise input_error(table.name, "", f"regions {', '.join(regions)} asked for", "each once")
     for region in regions:
         if region not in known:
-            mend = known_names(region, sorted(known), "the file has")
-            if table.name == TYPICAL_DAY:
-                mend = (
-                    f"give a file of its hours (--carbon), or choose of {', '.join(sorted(known))}"
-                )
+            mend = f"give a file of its hours (--carbon), or choose of {', '.join(sorted(known))}"
             raise input_error(table.name, "column region", f"no {region}", "its intensity", mend)
     place = {region: index for index, region in enumerate(regions)}
     return np.array([place.get(name, -1) for name in known], np.int64)[codes]
-
-
-def _hourly(table: Table, regions: Sequence[str]) -> Intensity:
-    column = _region_index(table, regions)
-    times = table.times("timestamp")
-    if not len(table):
-        raise input_error(table.name, "", "no rows", "hourly intensity")
-    uneven = times.minute + times.second + times.microsecond > 0
-    if uneven.any():
-        raise table.fault(int(np.argmax(uneven)), "timestamp", "the beginning of an hour")
-    asked = np.flatnonzero(column >= 0)
-    start, end = times[asked].min(), times[asked].max()
-    hour = np.asarray((times - start) // _HOUR, np.int64)
-    hours, count = int(hour[asked].max()) + 1, len(regions)
-    cell = hour[asked] * count + column[asked]
-    again = pd.Series(cell).duplicated().to_numpy()
-    if again.any():
-        index = int(asked[np.argmax(again)])
-        found = f"{times[index]:%Y-%m-%dT%H:%MZ} of {regions[column[index]]} once more"
-        raise table.fault(index, "timestamp", "each hour of a region once", "drop a row", found)
-    grid = np.full(hours * count, np.nan)
-    grid[cell] = table.numbers("gco2_per_kwh", 0, MOST_G_PER_KWH, rows=asked)
-    missing = np.isnan(grid)
-    if missing.any():
-        at, region = divmod(int(np.argmax(missing)), count)
-        absent = f"no row for {regions[region]} at {start + at * _HOUR:%Y-%m-%dT%H:%MZ}"
-        found = f"{absent} ({missing.sum()} hours missing in all)"
-        expected = f"every hour from {start:%Y-%m-%dT%H:%MZ} to {end:%Y-%m-%dT%H:%MZ}"
-        raise input_error(table.name, "", found, expected, "fill the gap")
-    note = f"{Path(table.name).name}: {hours} hours from {start:%Y-%m-%dT%H:%MZ}"
-    return Intensity(start, grid.reshape(hours, count), note)
 
 
 def _typical(table: Table, regions: Sequence[str], span: tuple[Moment, Moment]) -> Intensity:

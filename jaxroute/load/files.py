@@ -67,6 +67,17 @@ def parts(path: str | Path) -> list[Path]:
     return found
 
 
+def listed(path: str | Path) -> list[str]:
+    """A path; in place of a directory without Parquet, the files in it in order of their names."""
+    try:
+        if not os.path.isdir(path) or next(Path(path).rglob("*.parquet"), None) is not None:
+            return [os.fspath(path)]
+        found = [each for each in Path(path).iterdir() if each.is_file() and each.name[0] != "."]
+    except OSError as error:
+        raise input_error(path, "", str(error), "a readable directory") from error
+    return [str(each) for each in sorted(found)] or [os.fspath(path)]
+
+
 def sha256(path: str | Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal, for the record of a run.
 

@@ -63,6 +63,21 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _one_or_more(value: object, info: ValidationInfo) -> str | tuple[str, ...]:
+    """A path, or several, as `_absolute` has them; a list of one is that one."""
+    several = [value] if isinstance(value, str) else value
+    if not isinstance(several, list | tuple):
+        raise fault([], shown(value), "a path, or a list of paths")
+    for index, path in enumerate(several):
+        key = [] if isinstance(value, str) else [index]
+        if not isinstance(path, str):
+            raise fault(key, shown(path), "a text")
+        if not path:
+            raise fault(key, "''", "a text that is not empty")
+    paths = distinct(tuple(_absolute(path, info) for path in several))
+    return paths[0] if len(paths) == 1 else paths
+
+
 def _far_is_infinite(value: float) -> float:
     """Infinity for what float32 cannot hold."""
     return value if value < 1e30 else float("inf")
@@ -111,4 +126,5 @@ Weights = Annotated[tuple[AnySign, ...], AfterValidator(_one_per_feature)]
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 Source = Annotated[Name, AfterValidator(_absolute)]
 Sources = Annotated[tuple[Source, ...], BeforeValidator(_listed), AfterValidator(distinct)]
+OneOrMore = Annotated[str | tuple[str, ...], PlainValidator(_one_or_more)]
 Variants = Annotated[dict[Name, dict[Name, Any]], AfterValidator(_not_empty)]

@@ -111,8 +111,11 @@ def study_file(study: Study, policy: str, table: Mapping[str, Any]) -> str:
     values["policy"] = values.get("policy", {}) | {policy: dict(table)}
     places = [(values.get("intensity", {}), "path"), (values.get("water", {}), "mix")]
     for section, key in (*places, *((each, "path") for each in values.get("datasets", ()))):
-        if not str(section.get(key, BUILTIN)).startswith(BUILTIN):
-            section[key] = os.path.abspath(section[key])
+        given = section.get(key, BUILTIN)
+        paths = [given] if isinstance(given, str) else list(given)
+        whole = [p if p.startswith(BUILTIN) else os.path.abspath(p) for p in paths]
+        if key in section:
+            section[key] = whole if len(whole) > 1 else whole[0]
     if study.config.policies is not None:
         values["policies"] = [*dict.fromkeys((*study.config.policies, policy))]
     return tomli_w.dumps(values)

@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from jaxroute.config import StudyConfig
-from jaxroute.load.carbon import read_intensity
 from jaxroute.load.files import sha256
 from jaxroute.load.fleet import fleet_table, price_of, reported
 from jaxroute.load.fleet_tables import BUNDLED
+from jaxroute.load.intensity import read_hours
 from jaxroute.load.messages import input_error
 from jaxroute.report.tables import grid, put, put_notes
 from jaxroute.report.target import RECORD
@@ -59,13 +59,13 @@ def fleet_listing(config: StudyConfig, context_tokens: int = CONTEXT_TOKENS) -> 
       context_tokens: at which prefill and decode are told.
 
     Raises:
-      InputError: as `fleet_table` and `read_intensity`; if the context is not 1 to 2^24 tokens.
+      InputError: as `fleet_table` and `read_hours`; if the context is not 1 to 2^24 tokens.
     """
     if not 1 <= context_tokens <= MOST_TOKENS:
         expected = f"a whole number from 1 to {MOST_TOKENS:,}"
         raise input_error("--context", "", str(context_tokens), expected)
     fleet, known = config.fleet, config.fleet.known
-    hours = read_intensity(config.intensity.path, fleet.regions)
+    hours = read_hours(config.intensity, fleet.regions)
     table = fleet_table(fleet.models, fleet.gpus, fleet.regions[:1], known)
     origin = known.profiles.set_index(["model", "gpu"])["origin"]
     pairs = table[["model", "gpu", "tensor_parallel", "batch"]].assign(
@@ -212,7 +212,7 @@ def write_fleet(directory: Path, listing: FleetListing) -> None:
     from jaxroute.report.files import made_with, write_tables  # late: it imports much
 
     config = listing.config
-    files = (*config.fleet.tables, config.intensity.path)
+    files = (*config.fleet.tables, *config.intensity.files)
     record = {
         **made_with(),
         "study": json.loads(config.model_dump_json(exclude_none=True)),

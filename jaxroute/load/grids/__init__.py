@@ -1,0 +1,1 @@
+"""Carbon intensity as its publishers give it, one small module a source."""
