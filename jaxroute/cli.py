@@ -17,6 +17,7 @@ from jaxroute import (
     __version__,
     ablation,
     cluster,
+    deriving,
     explanation,
     grid,
     learned_gate,
@@ -28,10 +29,14 @@ from jaxroute import (
 )
 from jaxroute.comparison import Report, run
 from jaxroute.compilations import reuse_compilations
+from jaxroute.config import read_config
 from jaxroute.devices import use_every_core
 from jaxroute.errors import InputError
+from jaxroute.grid_inspection import inspect_intensity, is_intensity
+from jaxroute.inspection import inspect_trace
+from jaxroute.load.carbon import TYPICAL_DAY
 from jaxroute.load.messages import one_line
-from jaxroute.options import Out, Sources, StudyFile, with_sources
+from jaxroute.options import Format, Out, Sources, Strict, StudyFile, Tokenizer, with_sources
 from jaxroute.report import turns
 from jaxroute.report.ablation import show_ablation
 from jaxroute.report.files import (
@@ -42,7 +47,10 @@ from jaxroute.report.files import (
     write_grid,
     write_sweep,
 )
+from jaxroute.report.fleet import FLEET_FILES, fleet_listing, show_fleet, write_fleet
 from jaxroute.report.grid import show_grid
+from jaxroute.report.grid_inspection import show_intensity_inspection
+from jaxroute.report.inspection import show_trace_inspection
 from jaxroute.report.learned_gate import GATE_FILES, show_gate, write_gate
 from jaxroute.report.matched import show_matched
 from jaxroute.report.progress import progress_bar
@@ -83,6 +91,13 @@ class Match(StrEnum):
 
     quality = "quality"
     ttft = "ttft"
+
+
+class Basis(StrEnum):
+    """What `--basis` may be."""
+
+    lifecycle = "lifecycle"
+    direct = "direct"
 
 
 @contextmanager
@@ -314,6 +329,73 @@ def explain(
         policies=policy or explanation.POLICIES,
     )
     turns.show(told, console())
+
+
+@app.command()
+def fleet(
+    study: StudyFile = None,
+    out: Out = None,
+    context: Annotated[
+        int, typer.Option(help="Tokens of context that joules and seconds are told at.")
+    ] = 1024,
+    derive: Annotated[
+        Path | None,
+        typer.Option(help="config.json of a model, to be made rows for `fleet.tables`."),
+    ] = None,
+    gpu: Annotated[
+        list[str] | None, typer.Option(help="GPU type to derive for. Can be repeated.")
+    ] = None,
+    tensor_parallel: Annotated[
+        int | None, typer.Option(help="GPUs of a replica; by default the fewest that hold it.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Sequences decoded at a time, to derive for.")] = 32,
+    name: Annotated[str | None, typer.Option(help="Of the model derived.")] = None,
+) -> None:
+    """What a study's deployments cost to run; or, from an architecture, what one would."""
+    if derive is not None:
+        rows = deriving.derive(
+            derive, gpu or (), tensor_parallel=tensor_parallel, batch=batch, name=name
+        )
+        if out is None:
+            print(rows, end="")
+        else:
+            deriving.write_rows(out, rows)
+        return
+    with _at_work(out, FLEET_FILES) as (directory, _):
+        listing = fleet_listing(read_config(study), context)
+        if directory is not None:
+            write_fleet(directory, listing)
+    show_fleet(listing, console())
+
+
+@app.command()
+def inspect(
+    file: Annotated[Path, typer.Argument(help="Trace or carbon intensity, in any known format.")],
+    format: Format = None,
+    tokenizer: Tokenizer = None,
+    strict: Strict = False,
+    basis: Annotated[
+        Basis, typer.Option(help="Of intensity that is told in both ways.")
+    ] = Basis.lifecycle,
+) -> None:
+    """What a file of conversations, or of carbon intensity, holds, and what is wrong in it."""
+    if str(file) == TYPICAL_DAY or (format is None and is_intensity(file)):
+        show_intensity_inspection(inspect_intensity(file, basis=basis.value), console())
+    else:
+        told = inspect_trace(file, format=format, tokenizer=tokenizer, strict=strict)
+        show_trace_inspection(told, console())
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="What a command's --out left.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; by default into that directory.")
+    ] = None,
+) -> None:
+    """A result as one page of HTML, and its figures as SVG for print."""
+    written = write_report(directory, out)
+    console().print(f"{written.page}, and {len(written.figures)} figures beside it", markup=False)
 
 
 def _interrupt(number: int, _: object) -> None:

@@ -19,6 +19,7 @@ from jaxroute.load.messages import known_names
 from jaxroute.load.policy import FLEET_LISTS, RULE_CONFIGS, OwnPolicy, PolicyConfig
 from jaxroute.load.space import SweepConfig
 from jaxroute.load.toml import Section, fault, read_toml
+from jaxroute.load.traces import FORMATS
 from jaxroute.load.tuning import TuneConfig
 from jaxroute.load.values import (
     AboveZero,
@@ -34,6 +35,7 @@ from jaxroute.load.values import (
     Sources,
     Spread,
     Switch,
+    Tokenizer,
     Tokens,
     Variants,
     distinct,
@@ -78,6 +80,9 @@ class DatasetConfig(Section):
 
     path: Source
     label: Name
+    format: Name | None = None
+    tokenizer: Tokenizer | None = None
+    strict: Switch = False
     trace_start: Moment | None = None
     synthetic_times: SyntheticTimes = SyntheticTimes()
 
@@ -86,7 +91,9 @@ class DatasetConfig(Section):
     def _label_by_path(cls, data: object) -> object:
         if isinstance(data, dict) and isinstance(path := data.get("path"), str):
             stem = Path(path.removeprefix(BUILTIN)).name
-            return {"label": re.sub(r"(\.csv)?(\.gz)?$|\.parquet$", "", stem) or path or "?"} | data
+            return {
+                "label": re.sub(r"(\.(csv|jsonl?))?(\.gz)?$|\.parquet$", "", stem) or path or "?"
+            } | data
         return data
 
 
@@ -232,6 +239,9 @@ class StudyConfig(Section):
         for region in self.intensity.zones:
             regions = self.fleet.known.names("regions")
             _known(["intensity", "zones", region], region, regions, "a region")
+        for index, dataset in enumerate(self.datasets):
+            if dataset.format is not None:
+                _known(["datasets", index, "format"], dataset.format, FORMATS, "a format")
         presets: Collection[str] | None = (info.context or {}).get("presets")
         if presets is None:
             from jaxroute.catalogue import NAMES  # late: it imports JAX

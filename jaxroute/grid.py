@@ -69,9 +69,7 @@ def plan(
     path: str | Path,
     *,
     seeds: int = 1,
-    traces: Sequence[str | Path] = (),
-    carbon: str | Path | Sequence[str | Path] | None = None,
-    seed: int | None = None,
+    **overrides: Any,
 ) -> tuple[list[Cell], list[str]]:
     """The cells of a study file, every one checked, and the inputs that are not on this machine.
 
@@ -79,12 +77,12 @@ def plan(
       path: a study file; its `[vary.AXIS]` tables name the entries of each axis and what each
         changes in the study. Cells are all their combinations.
       seeds: how many seeds, counting up from the study's.
-      traces, carbon, seed: as `load_study` takes them.
+      overrides: what is read, how, and the seed, as `jaxroute.study.overridden` takes them.
 
     Raises:
       InputError: for the first fault of any cell; if no trace is there.
     """
-    base = study.overridden(read_config(path), traces=traces, carbon=carbon, seed=seed)
+    base = study.overridden(read_config(path), **overrides)
     axes: dict[str, dict[Any, dict[str, Any]]] = {**base.vary}
     if seeds > 1:
         axes["seed"] = {n: {"seed": n} for n in range(base.seed, base.seed + seeds)}

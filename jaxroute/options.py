@@ -8,18 +8,37 @@ from typing import Annotated, Any
 
 import typer
 
+from jaxroute.load.traces import FORMATS
+
 StudyFile = Annotated[
     Path | None, typer.Argument(help="Study file (TOML). Without it, the bundled default.")
 ]
 Trace = Annotated[
     list[Path] | None,
     typer.Option(
-        help="Trace (CSV or Parquet: session_id, turn, arrival_s, input_tokens, output_tokens "
-        "and optional columns) in place of the study's. Can be repeated."
+        help="Trace in place of the study's, in any format that is known (docs/formats.md). Can be "
+        "repeated."
     ),
 ]
+Format = Annotated[
+    str | None,
+    typer.Option(help=f"Of the traces: {', '.join(FORMATS)}. By default their contents tell."),
+]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(
+        help="Counts the tokens of text: an encoding of tiktoken, or the path of a tokenizer.json."
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="What would be mended or left out of a trace is an error.")
+]
 Carbon = Annotated[
-    Path | None, typer.Option(help="Hourly carbon intensity (timestamp, region, gco2_per_kwh).")
+    list[Path] | None,
+    typer.Option(
+        help="Carbon intensity in place of the study's: a file in any format that is known, or a "
+        "directory. Can be repeated, as for one file a region."
+    ),
 ]
 Out = Annotated[
     Path | None,
@@ -30,8 +49,16 @@ Sources = dict[str, Any]
 """What is read in place of a study's own, as `load_study` takes it."""
 
 
-def _sources(trace: Trace = None, carbon: Carbon = None, seed: Seed = None) -> Sources:
-    return {"traces": trace or (), "carbon": carbon, "seed": seed}
+def _sources(
+    trace: Trace = None,
+    format: Format = None,
+    tokenizer: Tokenizer = None,
+    strict: Strict = False,
+    carbon: Carbon = None,
+    seed: Seed = None,
+) -> Sources:
+    reading = {"format": format, "tokenizer": tokenizer, "strict": strict}
+    return {"traces": trace or (), "carbon": carbon or None, "seed": seed, **reading}
 
 
 def with_sources(command: Callable[..., None]) -> Callable[..., None]:

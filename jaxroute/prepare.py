@@ -12,8 +12,9 @@ from jaxroute.config import DatasetConfig, StudyConfig
 from jaxroute.dataset import Dataset
 from jaxroute.load.files import sha256
 from jaxroute.load.fleet import client_regions
+from jaxroute.load.formats.tidy import QUALITY
 from jaxroute.load.messages import input_error, known_names, shown
-from jaxroute.load.traces import QUALITY, read_trace
+from jaxroute.load.traces import read_trace
 from jaxroute.overflow import truncate
 from jaxroute.quality import ar1, bundled_irt, predict
 from jaxroute.timeline import Extent, Span, Timeline
@@ -24,13 +25,14 @@ MAX_CONTEXT_TOKENS = 2**24
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Undated:
-    """A trace as read, or some of its sessions, before they have dates."""
+    """A trace as read, or some of its sessions, before they have dates; `told` how it was read."""
 
     config: DatasetConfig
     frame: pd.DataFrame
     lengths: NDArray[np.int64]
     hashes: draws.Hashes
     timeline: Timeline
+    told: tuple[str, ...] = ()
 
     @property
     def extent(self) -> Extent:
@@ -58,9 +60,13 @@ class Counts(NamedTuple):
 
 def read(config: DatasetConfig, seed: int) -> Undated:
     """Reads a trace and settles when the turns of each session follow one another."""
-    frame = read_trace(config.path)
+    trace = read_trace(
+        config.path, format=config.format, tokenizer=config.tokenizer, strict=config.strict
+    )
+    frame = trace.frame
     ids = frame["session_id"][frame["turn"] == 0]
-    return undated(config, frame, draws.name_hashes(ids), seed)
+    raw = undated(config, frame, draws.name_hashes(ids), seed)
+    return dataclasses.replace(raw, told=trace.told)
 
 
 def undated(config: DatasetConfig, frame: pd.DataFrame, hashes: draws.Hashes, seed: int) -> Undated:
@@ -200,7 +206,7 @@ def notes(raw: Undated, config: StudyConfig, counts: Counts) -> tuple[str, ...]:
       config: the study.
       counts: of the whole trace.
     """
-    told = list(raw.timeline.rules)
+    told = [*raw.told, *raw.timeline.rules]
     if _predicted(raw.frame, config):
         told.append("predicted output tokens of the trace")
     else:

@@ -13,6 +13,7 @@ from jaxroute.dataset import pack
 from jaxroute.load import parquet
 from jaxroute.load.files import parts, sha256
 from jaxroute.load.shards import Index, frames, index
+from jaxroute.load.traces import TIDY
 from jaxroute.pieces import MOST_TURNS, Pieces, cut, even
 from jaxroute.prepare import Counts, Undated
 from jaxroute.sessions import Sessions
@@ -114,12 +115,12 @@ class Shards:
 
 
 def larger(config: DatasetConfig, models: int, memory_bytes: int | None) -> bool:
-    """Whether a trace is in Parquet and would take more memory than that.
+    """Whether a trace is a tidy table in Parquet and would take more memory than that.
 
     Raises:
       InputError: if there is no such file.
     """
-    if memory_bytes is None:
+    if memory_bytes is None or config.format not in (None, TIDY):
         return False
     try:
         files = parts(config.path)

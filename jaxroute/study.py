@@ -109,6 +109,9 @@ def load_study(
     seed: int | None = None,
     dtype: DTypeLike = np.float32,
     memory_bytes: int | None = None,
+    format: str | None = None,
+    tokenizer: str | None = None,
+    strict: bool = False,
 ) -> Study:
     """Reads a study file and everything it names.
 
@@ -119,12 +122,23 @@ def load_study(
       seed: in place of the study's.
       dtype: of every float; float64 needs JAX's x64 mode.
       memory_bytes: traces in Parquet that would take more stay on disk (`jaxroute.shards`).
+      format, tokenizer: of every trace, in place of what the study file says of it or its contents
+        tell; as `jaxroute.load.traces.read_trace` has them.
+      strict: whether whatever would be mended or left out of a trace is an error.
 
     Raises:
       InputError: naming file, row or key, what was found and what was expected.
     """
     traces = [traces] if isinstance(traces, str | Path) else traces
-    config = overridden(read_config(path), traces=traces, carbon=carbon, seed=seed)
+    config = overridden(
+        read_config(path),
+        traces=traces,
+        carbon=carbon,
+        seed=seed,
+        format=format,
+        tokenizer=tokenizer,
+        strict=strict,
+    )
     study = of(config, dtype=dtype, memory_bytes=memory_bytes)
     own = {} if path is None else {str(path): sha256(path)}
     return dataclasses.replace(study, inputs={**study.inputs, **own})
@@ -199,6 +213,11 @@ def of(
         | {file: sha256(file) for file in grids.files}
         | ({} if mix is None else {mix: sha256(mix)})
         | {own: sha256(own) for own in names.tables}
+        | {
+            each.tokenizer: sha256(each.tokenizer)
+            for each in config.datasets
+            if each.tokenizer and each.tokenizer.endswith(".json")
+        }
         | {name: sha256(package_file(name)) for name in BUNDLED},
     )
 
@@ -209,13 +228,21 @@ def overridden(
     traces: Sequence[str | Path] = (),
     carbon: str | Path | Sequence[str | Path] | None = None,
     seed: int | None = None,
+    format: str | None = None,
+    tokenizer: str | None = None,
+    strict: bool = False,
 ) -> StudyConfig:
-    """A study file with its traces, intensity or seed replaced, as `load_study` takes them."""
+    """A study file with what is read, how, or the seed replaced, as `load_study` takes them."""
     values = config.model_dump(exclude_unset=True)
     if traces:
         values["datasets"] = [{"path": str(each)} for each in traces]
-    if carbon is not None and carbon != []:
-        paths = [carbon] if isinstance(carbon, str | Path) else carbon
+    reading = {"format": format, "tokenizer": tokenizer, "strict": strict or None}
+    given = {key: value for key, value in reading.items() if value is not None}
+    if given:
+        datasets = values.get("datasets") or [each.model_dump() for each in config.datasets]
+        values["datasets"] = [{**each, **given} for each in datasets]
+    paths = [carbon] if isinstance(carbon, str | Path) else carbon
+    if paths:
         values["intensity"] = values.get("intensity", {}) | {"path": [str(each) for each in paths]}
     if seed is not None:
         values["seed"] = seed

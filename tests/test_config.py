@@ -231,3 +231,19 @@ def test_the_default_study_names_every_key_there_is():
     ):
         for key in section.model_fields:
             assert f"{key} = " in text or f"[{key}" in text, key
+
+
+def test_how_a_trace_is_to_be_read(tmp_path):
+    path = tmp_path / "study.toml"
+    path.write_text(
+        "[[datasets]]\npath = 'log.jsonl.gz'\nformat = 'requests'\ntokenizer = 'tokenizer.json'\n"
+        "strict = true\n[[datasets]]\npath = 'chats.json'\ntokenizer = 'cl100k_base'\n"
+    )
+    first, second = read_config(path).datasets
+    assert (first.label, first.format, first.strict) == ("log", "requests", True)
+    assert first.tokenizer == str(tmp_path / "tokenizer.json")
+    assert (second.label, second.tokenizer) == ("chats", "cl100k_base")
+    assert second.format is None and not second.strict
+    path.write_text("[[datasets]]\npath = 'a.json'\nformat = 'mooncaek'\n")
+    with pytest.raises(InputError, match=r"datasets\[0\].format: .* did you mean 'mooncake'"):
+        read_config(path)

@@ -153,7 +153,7 @@ def test_every_piece_is_that_of_memory(tmp_path, case):
 
 def test_the_bundled_trace_is_that_of_memory(tmp_path, monkeypatch):
     monkeypatch.undo()
-    frame = read_trace("builtin:sharegpt")
+    frame = read_trace("builtin:sharegpt").frame
     path = in_files(frame, tmp_path / "chat", [11_111, 30_000], group=5_000)
     memory, disk = both(path)
     assert len(memory.pieces) == 8
@@ -291,7 +291,7 @@ def written(folder, *tables):
 def test_a_session_that_comes_back_is_refused(tmp_path):
     whole = table(["a", "b", "b", "c", "c", "d", "b", "a"])
     path = written(tmp_path / "t", whole[:4], whole[4:])
-    assert len(read_trace(path)) == 8
+    assert len(read_trace(path).frame) == 8
     told = told_of(path)
     assert "t: row 3 of 1.parquet, column session_id: found session 'b' once more" in told
     assert "which began at row 2 of 0.parquet" in told and "sort the file by session_id" in told

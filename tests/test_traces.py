@@ -39,7 +39,7 @@ def message(path):
 
 
 def test_sessions_in_order_of_appearance_and_turns_ascending(trace):
-    frame = read_trace(trace(GOOD))
+    frame = read_trace(trace(GOOD)).frame
     assert frame.session_id.tolist() == ["b", "b", "a"]
     assert frame.turn.tolist() == [0, 1, 0]
     assert frame.arrival_s.tolist() == [0.0, 3.5, 100.0]
@@ -52,7 +52,7 @@ def test_sessions_in_order_of_appearance_and_turns_ascending(trace):
 
 @pytest.mark.parametrize("form", ["gzip", "parquet", "bom", "crlf", "blank lines", "no end"])
 def test_every_form_of_a_file_reads_alike(trace, tmp_path, form):
-    want = read_trace(trace(GOOD))
+    want = read_trace(trace(GOOD)).frame
     text = {
         "gzip": gzip.compress(GOOD.encode()),
         "bom": "\ufeff" + GOOD,
@@ -65,12 +65,12 @@ def test_every_form_of_a_file_reads_alike(trace, tmp_path, form):
         pd.read_csv(trace(GOOD)).to_parquet(path)
     else:
         path = trace(text, "other.csv")
-    pd.testing.assert_frame_equal(read_trace(path), want)
+    pd.testing.assert_frame_equal(read_trace(path).frame, want)
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
 def test_a_header_alone_is_an_empty_trace(trace, end):
-    frame = read_trace(trace(f"{HEADER},prefix_tokens,start_time,home_region,quality_m{end}"))
+    frame = read_trace(trace(f"{HEADER},prefix_tokens,start_time,home_region,quality_m{end}")).frame
     assert len(frame) == 0
     assert list(frame.columns[:5]) == HEADER.split(",")
     assert frame.start_time.dtype == "datetime64[us, UTC]"
@@ -80,11 +80,11 @@ def test_a_header_alone_is_an_empty_trace(trace, end):
 def test_session_ids_are_text_as_it_stands(trace):
     ids = ["NA", "null", "007", "7", "1e3", "nan"]
     rows = "".join(f"{name},0,,1,1\n" for name in ids)
-    assert read_trace(trace(f"{HEADER}\n{rows}")).session_id.tolist() == ids
+    assert read_trace(trace(f"{HEADER}\n{rows}")).frame.session_id.tolist() == ids
 
 
 def test_times_may_be_absent_throughout(trace):
-    frame = read_trace(trace(f"{HEADER}\na,0,,1,1\na,1,,1,1\n"))
+    frame = read_trace(trace(f"{HEADER}\na,0,,1,1\na,1,,1,1\n")).frame
     assert frame.arrival_s.isna().all() and frame.arrival_s.dtype == np.float64
 
 
@@ -95,7 +95,7 @@ def test_optional_columns(trace):
         "a,0,0,3,4,0,2023-06-01T02:00:00+02:00,DE,100,0.25,y\n"
         "b,0,0,1,1,0,2023-06-02,NO,1,0,z\n"
     )
-    frame = read_trace(path)
+    frame = read_trace(path).frame
     assert frame.prefix_tokens.tolist() == [0, 7, 0]
     first, other = pd.Timestamp("2023-06-01T00:00Z"), pd.Timestamp("2023-06-02T00:00Z")
     assert frame.start_time.tolist() == [first, first, other]
@@ -108,7 +108,7 @@ def test_optional_columns(trace):
 
 def test_optional_columns_without_any_value_are_absent(trace):
     names = "prefix_tokens,start_time,home_region,predicted_output_tokens"
-    frame = read_trace(trace(f"{HEADER},{names}\na,0,0,1,1,,,,\n"))
+    frame = read_trace(trace(f"{HEADER},{names}\na,0,0,1,1,,,,\n")).frame
     assert list(frame.columns) == HEADER.split(",")
 
 
@@ -116,7 +116,7 @@ def test_optional_columns_without_any_value_are_absent(trace):
     "value", ["1685577600", "1685577600.0", "2023-06-01T00:00:00", "2023-06-01 00:00Z"]
 )
 def test_start_times_as_epoch_seconds_or_iso(trace, value):
-    frame = read_trace(trace(f"{HEADER},start_time\na,0,0,1,1,{value}\n"))
+    frame = read_trace(trace(f"{HEADER},start_time\na,0,0,1,1,{value}\n")).frame
     assert frame.start_time[0] == pd.Timestamp("2023-06-01T00:00Z")
 
 
@@ -125,13 +125,13 @@ def test_parquet_types(tmp_path):
     start = pd.Timestamp("2023-06-01T12:00", tz="Europe/Berlin")
     columns = {"session_id": [7], "turn": [0.0], "arrival_s": [None], "input_tokens": ["5"]}
     pd.DataFrame({**columns, "output_tokens": [1], "start_time": [start]}).to_parquet(path)
-    frame = read_trace(path)
+    frame = read_trace(path).frame
     assert frame.session_id.tolist() == ["7"] and frame.input_tokens.tolist() == [5]
     assert frame.start_time[0] == pd.Timestamp("2023-06-01T10:00Z")
 
 
 def test_the_bundled_trace():
-    frame = read_trace("builtin:sharegpt")
+    frame = read_trace("builtin:sharegpt").frame
     assert (len(frame), frame.session_id.nunique()) == (45_715, 7_349)
     assert frame.arrival_s.isna().all()
     assert re.fullmatch("[0-9a-f]{64}", sha256("builtin:sharegpt"))
@@ -264,7 +264,7 @@ def test_bad_headers(trace, header, expected):
 
 
 def test_unknown_columns_are_ignored(trace):
-    assert list(read_trace(trace(f"{HEADER},end_time,cost\na,0,0,1,1,x,y\n")).columns) == (
+    assert list(read_trace(trace(f"{HEADER},end_time,cost\na,0,0,1,1,x,y\n")).frame.columns) == (
         HEADER.split(",")
     )
 
@@ -329,7 +329,7 @@ def test_nothing_but_an_input_error_is_ever_raised(tmp_path, content, packed):
     path = tmp_path / "fuzz.csv"
     path.write_bytes(gzip.compress(content) if packed else content)
     try:
-        frame = read_trace(path)
+        frame = read_trace(path).frame
     except InputError as error:
         assert len(str(error).splitlines()) == 1
     else:
@@ -368,11 +368,13 @@ def test_the_order_of_rows_within_sessions_changes_nothing(tmp_path, sessions, r
     shuffled.to_csv(path, index=False)
     order = {name: index for index, name in enumerate(shuffled.session_id.unique())}
     want = want.sort_values("session_id", key=lambda ids: ids.map(order), kind="stable")
-    pd.testing.assert_frame_equal(read_trace(path), want.reset_index(drop=True), check_dtype=False)
+    pd.testing.assert_frame_equal(
+        read_trace(path).frame, want.reset_index(drop=True), check_dtype=False
+    )
 
 
 def test_times_with_and_without_offset_in_one_file(trace):
     times = ["2023-06-01T02:00:00+02:00", "2023-06-01 00:00", "2023-05-31T19:00-0500", "20230601"]
     rows = "".join(f"{number},0,0,1,1,{time}\n" for number, time in enumerate(times))
-    frame = read_trace(trace(f"{HEADER},start_time\n{rows}"))
+    frame = read_trace(trace(f"{HEADER},start_time\n{rows}")).frame
     assert (frame.start_time == pd.Timestamp("2023-06-01T00:00Z")).all()

@@ -1,17 +1,20 @@
 """CSV files, gzipped or not, every value of them text."""
 
+import contextlib
 import csv
 import gzip
 import io
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 
+from jaxroute.load import packed
 from jaxroute.load.messages import input_error
+from jaxroute.load.repairs import Repairs
 
 UNREADABLE = (pa.ArrowException, OSError, EOFError, ValueError, csv.Error, zlib.error)
 """What a file that is no CSV, or a damaged one, raises."""
@@ -21,41 +24,61 @@ Choose = Callable[[Sequence[str]], list[str]]
 
 
 def line(file: Path, index: int) -> int:
-    """Line of a data row, counted from 0, of a file whose header is line 1."""
-    with _text(file) as stream:
-        filled = (number for number, line in enumerate(stream, 1) if line != "\n")
+    """First line of a data row, counted from 0, of a file whose header begins on line 1.
+
+    A row has more lines than one where a quoted value has.
+    """
+    with _text(file) as stream, contextlib.suppress(csv.Error):
+        rows = _rows(stream)
         for _ in range(index + 1):  # the header, and the rows before
-            next(filled, None)
-        return next(filled, index + 2)
+            next(rows, None)
+        return next(rows)[0]
+    return index + 2
 
 
-def _is_gzip(file: Path) -> bool:
-    with file.open("rb") as stream:
-        return stream.read(2) == b"\x1f\x8b"
+def header(file: Path) -> list[str]:
+    """The names in the first row of a file; none if it is empty.
+
+    Raises:
+      OSError, ...: `UNREADABLE`.
+    """
+    with _text(file) as stream:
+        return next(_rows(stream), (1, []))[1]
+
+
+def _rows(stream: io.TextIOBase) -> Iterator[tuple[int, list[str]]]:
+    """The rows that are not blank, each with the line on which it begins."""
+    rows, number = csv.reader(stream), 1
+    for row in rows:
+        if row:
+            yield number, row
+        number = rows.line_num + 1
 
 
 def _text(file: Path) -> io.TextIOBase:
-    opener: Any = gzip.open if _is_gzip(file) else open
-    return opener(file, "rt", encoding="utf-8-sig", errors="replace", newline=None)
+    opener: Any = gzip.open if packed.is_packed(file) else open
+    return opener(file, "rt", encoding="utf-8-sig", errors="replace", newline="")
 
 
-def read(name: str, file: Path, choose: Choose) -> pa.Table:
+def read(name: str, file: Path, choose: Choose, repairs: Repairs | None = None) -> pa.Table:
     """Some columns of a file, null where empty.
 
     Args:
       name: the file as the user named it.
       file: it.
       choose: which columns.
+      repairs: if given, rows that have more or fewer values than the header are left out.
 
     Raises:
-      InputError: at the first row that has more or fewer values than the header.
+      InputError: at the first row that has more or fewer values than the header; of a gzipped file
+        that unpacks to far more than it could hold.
       pa.ArrowException, ...: `UNREADABLE`.
     """
+    packed.refuse_bomb(file)
     with _text(file) as stream:
-        first = next((line for line in stream if line != "\n"), "")
-        any_rows = next((True for line in stream if line != "\n"), False)
-    header = next(csv.reader([first]), [])
-    columns = choose(header)
+        names = next(_rows(stream), (1, []))[1]
+        any_rows = any(text.strip("\r\n") for text in stream)
+    columns = choose(names)
     if not any_rows:
         return pa.table({column: pa.array([], pa.string()) for column in columns})
     options = pyarrow.csv.ConvertOptions(
@@ -64,16 +87,39 @@ def read(name: str, file: Path, choose: Choose) -> pa.Table:
         null_values=[""],
         strings_can_be_null=True,
     )
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
     try:
-        compression = "gzip" if _is_gzip(file) else None
+        compression = "gzip" if packed.is_packed(file) else None
         with pa.input_stream(str(file), compression=compression) as source:
-            return pyarrow.csv.read_csv(source, convert_options=options)
+            return pyarrow.csv.read_csv(source, parse_options=parse, convert_options=options)
     except pa.ArrowInvalid:
+        if repairs is not None:
+            return _whole_rows(file, names, columns, repairs)
         with _text(file) as stream:
-            rows = csv.reader(stream)
-            for row in rows:
-                if row and len(row) != len(header):
-                    place, found = f"row {rows.line_num}", f"{len(row)} values"
-                    expected = f"{len(header)}, as in the header"
+            for number, row in _rows(stream):
+                if len(row) != len(names):
+                    place, found = f"row {number}", f"{len(row)} values"
+                    expected = f"{len(names)}, as in the header"
                     raise input_error(name, place, found, expected) from None
         raise
+
+
+def _whole_rows(
+    file: Path, names: Sequence[str], columns: Sequence[str], repairs: Repairs
+) -> pa.Table:
+    """Some columns of the rows that have a value for each name; malformed UTF-8 as U+FFFD."""
+    places = [names.index(column) for column in columns]
+    values = [list[str | None]() for _ in columns]
+    with _text(file) as stream:
+        rows = _rows(stream)
+        next(rows, None)
+        for number, row in rows:
+            if len(row) != len(names):
+                what = "rows with more or fewer values than the header left out"
+                repairs.note(what, f"row {number}")
+                continue
+            for column, place in zip(values, places, strict=True):
+                column.append(row[place] or None)
+    return pa.table(
+        {name: pa.array(column, pa.string()) for name, column in zip(columns, values, strict=True)}
+    )

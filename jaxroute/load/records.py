@@ -6,20 +6,19 @@ Gzipped or not, with a byte-order mark or without. Of a file that breaks off wha
 import codecs
 import json
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from jaxroute.load import packed
 from jaxroute.load.messages import input_error
 from jaxroute.load.repairs import Repairs
 
 __all__ = ["Record", "records", "text_chunks"]
 
-LONGEST = 2**26
-"""Characters of a record; a longer one is refused: no conversation has 64 MiB."""
+LONGEST = 2**25
+"""Characters of a record; a longer one is refused: no conversation has 32 MiB."""
 
-_CHUNK = 2**20
 _BETWEEN = re.compile(r"[\s,\x00]*")
 
 Record = tuple[str, Any]
@@ -32,31 +31,15 @@ def text_chunks(file: Path) -> Iterator[str]:
     Malformed UTF-8 reads as U+FFFD. A gzipped file that breaks off ends there, as plain ones do.
 
     Raises:
+      InputError: of a gzipped file that unpacks to far more than it could hold.
       OSError, zlib.error: if it cannot be read.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
-    for chunk in _chunks(file):
+    for chunk in packed.chunks(file):
         if text := decoder.decode(chunk):
             yield text
     if text := decoder.decode(b"", final=True):
         yield text
-
-
-def _chunks(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as stream:
-        packed = stream.read(2) == b"\x1f\x8b"
-        stream.seek(0)
-        unzip = zlib.decompressobj(wbits=31)
-        while chunk := stream.read(_CHUNK):
-            if not packed:
-                yield chunk
-                continue
-            while chunk:
-                yield unzip.decompress(chunk, _CHUNK)
-                chunk = unzip.unconsumed_tail
-                if unzip.eof:  # another member may follow
-                    chunk = unzip.unused_data.lstrip(b"\0")
-                    unzip = zlib.decompressobj(wbits=31)
 
 
 def records(file: Path, repairs: Repairs) -> Iterator[Record]:
@@ -65,7 +48,7 @@ def records(file: Path, repairs: Repairs) -> Iterator[Record]:
     What is not JSON is left out and noted: a line of JSON lines, else all from there on.
 
     Raises:
-      InputError: at a value of more than `LONGEST` characters.
+      InputError: at a value of more than `LONGEST` characters, or as `text_chunks`.
       OSError, zlib.error: if the file cannot be read.
     """
     chunks = text_chunks(file)
@@ -74,11 +57,18 @@ def records(file: Path, repairs: Repairs) -> Iterator[Record]:
         head += chunk
         if head.strip() or len(head) > LONGEST:
             break
-    while "\n" not in head and len(head) <= _CHUNK and (more := next(chunks, "")):
+    while "\n" not in head and len(head) <= packed.CHUNK and (more := next(chunks, "")):
         head += more
-    first_line = head.lstrip().partition("\n")[0]
-    by_line = _parsed(first_line) is not None and first_line.startswith("{")
-    yield from (_lines if by_line else _values)(head, chunks, repairs)
+    yield from (_lines if _by_line(head) else _values)(head, chunks, repairs)
+
+
+def _by_line(head: str) -> bool:
+    """Whether a file has a record on each line: on its first, or its second if that is damaged."""
+    first, _, rest = head.lstrip().partition("\n")
+    second = rest.partition("\n")[0]
+    if not first.startswith("{") or _parsed(first) is not None:
+        return first.startswith("{")
+    return first.strip() != "{" and second.startswith("{") and _parsed(second) is not None
 
 
 def _parsed(text: str) -> Any:

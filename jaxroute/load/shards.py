@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from jaxroute import draws
 from jaxroute.errors import InputError
-from jaxroute.load import parquet, traces
+from jaxroute.load import parquet
 from jaxroute.load.files import parts
+from jaxroute.load.formats import tidy
 from jaxroute.load.messages import input_error, shown
 from jaxroute.load.table import Table
 
@@ -80,7 +81,7 @@ def frames(trace: Index, bounds: Sequence[tuple[int, int]]) -> Iterator[pd.DataF
         read = parquet.windows(data, trace.columns, bounds)
         for (begin, _), rows in zip(bounds, read, strict=True):
             table = Table(trace.name, trace.files, rows, False, begin, trace.as_text)
-            yield traces.parsed(table)
+            yield tidy.parsed(table)
 
 
 @contextlib.contextmanager
@@ -96,8 +97,8 @@ def _readable(name: str) -> Iterator[None]:
 
 def _index(name: str, files: Sequence[Path]) -> Index:
     data = parquet.dataset(files)
-    columns = traces.columns(name, data.schema.names)
-    optional = [column for column in columns if column in traces.OPTIONAL]
+    columns = tidy.columns(name, data.schema.names)
+    optional = [column for column in columns if column in tidy.OPTIONAL]
     numbers = [column for column in columns if column not in ("session_id", "home_region")]
     texts = [column for column in numbers if _is_text(data.schema.field(column).type)]
     also = ("turn",) if "start_time" in texts else ()
@@ -115,7 +116,7 @@ def _index(name: str, files: Sequence[Path]) -> Index:
             rows, last, pending = begin + len(batch), ids[-1], edges[-1:]
             empty = np.isnan(table.numbers("arrival_s", missing_ok=True))
             if empty.any() and absent is None:
-                absent = traces.no_time(table, int(np.argmax(empty)))
+                absent = tidy.no_time(table, int(np.argmax(empty)))
             missing += int(empty.sum())
             filled |= {name for name in optional if table.data[name].null_count < len(table)}
             as_text |= {column for column in texts if not _all_numbers(table, column)}

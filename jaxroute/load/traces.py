@@ -1,172 +1,201 @@
-"""Conversation traces: one row a turn, checked as a whole before any of it is used."""
+"""Conversation traces in the formats that people have, told apart by what is in the file."""
 
-import dataclasses
-from collections.abc import Sequence
+import itertools
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
-from numpy.typing import NDArray
+import pyarrow.parquet
 
 from jaxroute.errors import InputError
-from jaxroute.load.messages import input_error, nearest
-from jaxroute.load.table import Table, read_table, require
+from jaxroute.load import delimited, packed, parquet
+from jaxroute.load.files import parts
+from jaxroute.load.formats import (
+    arena,
+    azure,
+    bailian,
+    burstgpt,
+    chats,
+    finetuning,
+    mooncake,
+    requests,
+    sharegpt,
+    tidy,
+)
+from jaxroute.load.messages import input_error, known_names
+from jaxroute.load.records import records, text_chunks
+from jaxroute.load.repairs import Repairs
 
-__all__ = ["OPTIONAL", "QUALITY", "REQUIRED", "columns", "no_time", "parsed", "read_trace"]
+__all__ = ["FORMATS", "TIDY", "Format", "Trace", "read_trace"]
 
-REQUIRED = ("session_id", "turn", "arrival_s", "input_tokens", "output_tokens")
-OPTIONAL = ("prefix_tokens", "start_time", "home_region", "predicted_output_tokens")
-QUALITY = "quality_"
-"""Prefix of the columns of predicted quality, one a model."""
+TIDY = "tidy"
+"""The format of the project's own."""
 
-_MAX = 2**31 - 1  # of a token count: they are int32 in the replay
-_ALIKE = 0.8  # of an unknown column's name to an optional one's: taken for a slip of the pen
+JSON, CSV, PARQUET = "JSON", "CSV", "Parquet"
 
-Index = NDArray[np.int64]
+_SAMPLE = 64
+"""Records that are looked at for their keys: a log may begin with others than requests."""
+
+_UNREADABLE = (*delimited.UNREADABLE, *parquet.UNREADABLE)
 
 
-def read_trace(path: str | Path) -> pd.DataFrame:
-    """Reads a trace of conversations from CSV, gzipped CSV or Parquet, and checks it whole.
+class Format(NamedTuple):
+    """How a format is told, and read.
 
-    Of Parquet also a directory of files, which are read one after another.
+    Attributes:
+      kinds: of files that hold it: JSON, CSV, Parquet.
+      keys: what a record's keys, or a table's columns, must have: all of one of these.
+      read: given the file and a tally of repairs, the turns and notes.
+      is_text: whether it holds text: `read` takes a tokenizer, and a directory of Parquet.
+    """
 
-    Required columns: `session_id`; `turn`, from 0 without gaps, in any order; `arrival_s` (s),
-    complete or empty throughout; `input_tokens`, those new at this turn; `output_tokens`.
-    Optional, each complete or empty throughout (then as if absent): `prefix_tokens`, at most the
-    context that the previous turn left; `start_time` (ISO-8601, UTC unless it has an offset, or
-    epoch seconds) and `home_region`, both read at the session's turn 0;
-    `predicted_output_tokens`; `quality_<model>` in [0, 1], never empty. Other columns are ignored,
-    unless their name is so near an optional one's that it must be meant.
+    kinds: Collection[str]
+    keys: Sequence[Collection[str]]
+    read: Callable[..., tuple[pd.DataFrame, list[str]]]
+    is_text: bool = False
+
+
+def _tidy(file: Path, repairs: Repairs) -> tuple[pd.DataFrame, list[str]]:
+    return tidy.read(repairs.name), []
+
+
+FORMATS: dict[str, Format] = {
+    TIDY: Format((CSV, PARQUET), (frozenset(tidy.REQUIRED),), _tidy),
+    "burstgpt": Format((CSV,), burstgpt.KEYS, burstgpt.read),
+    "azure": Format((CSV,), azure.KEYS, azure.read),
+    "bailian": Format((JSON,), bailian.KEYS, bailian.read),
+    "mooncake": Format((JSON,), mooncake.KEYS, mooncake.read),
+    "sharegpt": Format((JSON, PARQUET), sharegpt.KEYS, sharegpt.read, is_text=True),
+    "chats": Format((JSON, PARQUET), chats.KEYS, chats.read, is_text=True),
+    "arena": Format((JSON, PARQUET), arena.KEYS, arena.read, is_text=True),
+    "requests": Format((JSON,), requests.KEYS, requests.read),
+    "messages": Format((JSON, PARQUET), finetuning.KEYS, finetuning.read, is_text=True),
+}
+"""The first that fits is it."""
+
+
+class Trace(NamedTuple):
+    """A trace as read.
+
+    Attributes:
+      frame: its turns, see `read_trace`.
+      format: one of `FORMATS`.
+      notes: in words, what was read, by which rule sessions were rebuilt, and what is not known.
+      repairs: in words, what was mended or left out, how often and where first.
+    """
+
+    frame: pd.DataFrame
+    format: str
+    notes: tuple[str, ...] = ()
+    repairs: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """How it was read, in words; of the project's own format there is nothing to tell."""
+        if self.format == TIDY:
+            return ()
+        mended = (f"mended or left out: {each}" for each in self.repairs)
+        return (f"read as {self.format}", *self.notes, *mended)
+
+
+def read_trace(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    tokenizer: str | None = None,
+    strict: bool = False,
+) -> Trace:
+    """Reads a trace of conversations and checks it whole.
+
+    A tidy table (CSV or Parquet, also a directory of Parquet files) is read as
+    `jaxroute.load.formats.tidy.read` says, and must be right. Other formats are read for what they
+    tell of tokens: what is wrong in them is mended or left out, and counted.
 
     Args:
-      path: a file, a directory of Parquet files, or `builtin:sharegpt`.
+      path: a file, plain or gzipped; a directory of Parquet files; or `builtin:sharegpt`.
+      format: one of `FORMATS`; by default the contents tell.
+      tokenizer: for formats that hold text, what counts its tokens: see
+        `jaxroute.load.tokens.counter`.
+      strict: whether whatever would be mended or left out is an error.
 
     Returns:
-      Sessions in order of first appearance, their turns ascending: `session_id` (text), `turn`
-      (int64), `arrival_s` (float64, s as in the file, or all NaN), `input_tokens`, `output_tokens`
-      (int64), and of the optional columns those present: `prefix_tokens` (int64), `start_time`
-      (UTC, microseconds) and `home_region` (text), the same for all turns of a session,
-      `predicted_output_tokens` and `quality_*` (float64). A file with a header only has no rows.
+      The trace. Its frame has sessions in order of first appearance, their turns ascending:
+      `session_id` (text), `turn` (int64), `arrival_s` (float64, s, or all NaN), `input_tokens`,
+      those new at this turn, `output_tokens` (int64); where known `prefix_tokens` (int64), at most
+      the context that the previous turn left, `start_time` (UTC, microseconds), the same for all
+      turns of a session; and of a tidy table its other optional columns.
 
     Raises:
-      InputError: naming file, row (the header of a CSV file is row 1) and column.
+      InputError: naming file, place, what was found and what was expected.
     """
-    table = read_table(path, lambda header: columns(str(path), header))
-    blank = [name for name in OPTIONAL if name in table and table.is_blank(name)]
-    return parsed(dataclasses.replace(table, data=table.data.drop_columns(blank)))
+    files, name = parts(path), str(path)
+    if format is not None and format not in FORMATS:
+        mend = known_names(format, FORMATS)
+        raise input_error(name, "format", repr(format), "the name of a format", mend)
+    try:
+        chosen = format or _told(name, files)
+        how = FORMATS[chosen]
+        if chosen == TIDY:
+            return Trace(tidy.read(path), TIDY)
+        repairs, is_directory = Repairs(name, strict), os.path.isdir(path)
+        if how.is_text:
+            whole = Path(path) if is_directory else files[0]
+            frame, notes = how.read(whole, repairs, tokenizer)
+        elif is_directory:
+            mend = "give one file"
+            raise input_error(name, "", "a directory", f"a file to be read as {chosen}", mend)
+        else:
+            frame, notes = how.read(files[0], repairs)
+    except InputError:
+        raise
+    except _UNREADABLE as error:
+        found, expected = str(error)[:200] or type(error).__name__, "a trace that can be read"
+        raise input_error(name, "", found, expected) from error
+    return Trace(frame, chosen, tuple(notes), repairs.lines())
 
 
-def parsed(table: Table) -> pd.DataFrame:
-    """As `read_trace`, of a table of whole sessions that has only columns with values."""
-    session, names = table.codes("session_id")
-    turn = table.numbers("turn", 0, _MAX, whole=True).astype(np.int64)
-    order = np.lexsort((turn, session))
-    session, turn = session[order], turn[order]
-    is_first = np.ones(len(order), bool)
-    is_first[1:] = session[1:] != session[:-1]
-    _check_turns(table, order, session, turn, is_first)
-
-    def count(column: str) -> Index:
-        return table.numbers(column, 0, _MAX, whole=True)[order].astype(np.int64)
-
-    frame: dict[str, object] = {
-        "session_id": names.take(pa.array(session)).to_pandas(),
-        "turn": turn,
-        "arrival_s": _arrival(table, order, is_first),
-        "input_tokens": count("input_tokens"),
-        "output_tokens": count("output_tokens"),
-    }
-    if "prefix_tokens" in table:
-        prefix = frame["prefix_tokens"] = count("prefix_tokens")
-        left = prefix + frame["input_tokens"] + frame["output_tokens"]  # type: ignore[operator]
-        _check_prefix(table, order, prefix, left, is_first)
-    starts = order[is_first]
-    if "start_time" in table:
-        frame["start_time"] = table.times("start_time", starts)[session]
-    if "home_region" in table:
-        frame["home_region"] = _home_regions(table, starts).take(pa.array(session)).to_pandas()
-    if "predicted_output_tokens" in table:
-        column = "predicted_output_tokens"
-        frame[column] = table.numbers(column, 0, _MAX)[order]
-    for name in table.data.column_names:
-        if name.startswith(QUALITY):
-            frame[name] = table.numbers(name, 0, 1)[order]
-    return pd.DataFrame(frame)
+def _told(name: str, files: Sequence[Path]) -> str:
+    """The format of a file by its contents."""
+    file = files[0]
+    if len(files) > 1 or parquet.is_parquet(file):
+        columns = pyarrow.parquet.read_schema(file).names
+        return _fitting(PARQUET, [columns]) or _tidy_or_not(name, PARQUET, columns)
+    head = ""
+    for chunk in text_chunks(file):
+        head += chunk
+        if len(head) >= packed.CHUNK or "\n" in head.strip():
+            break
+    text = head.lstrip()
+    if text[:1] in ("{", "["):
+        sample = itertools.islice(records(file, Repairs(name)), _SAMPLE)
+        keys = [list(value) for _, value in sample if isinstance(value, dict)]
+        return _fitting(JSON, keys) or _refuse(name, JSON, keys[0] if keys else [])
+    if len(head) >= packed.CHUNK and "\n" not in text and "\r" not in text:
+        found = f"no whole line in the first {packed.CHUNK:,} characters"
+        raise input_error(name, "row 1", found, "the header of a table, or JSON")
+    columns = delimited.header(file)
+    return _fitting(CSV, [columns]) or _tidy_or_not(name, CSV, columns)
 
 
-def columns(path: str, header: Sequence[str]) -> list[str]:
-    """The columns of a trace to read; an error if one is missing, doubled or misspelt."""
-    quality = [name for name in header if name.startswith(QUALITY) and name != QUALITY]
-    known = (*REQUIRED, *OPTIONAL, *quality)
-    require(path, header, REQUIRED, known)
-    for name in header:
-        if name in known:
-            continue
-        meant = nearest(name.lower(), OPTIONAL, _ALIKE)
-        head, _, model = name.partition("_")
-        if nearest(head.lower(), [QUALITY[:-1]], _ALIKE):
-            meant = f"{QUALITY}{model or '<model>'}"
-        if meant:
-            mend = "rename it, or to something quite different if it is not that"
-            raise input_error(path, "row 1", f"a column {name!r}", repr(meant), mend)
-    return [name for name in header if name in known]
+def _fitting(kind: str, found: Iterable[Sequence[str]]) -> str | None:
+    """The first format of a kind that the keys of a record, or columns, are those of."""
+    for keys in found:
+        for name, each in FORMATS.items():
+            if kind in each.kinds and any(set(some).issubset(keys) for some in each.keys):
+                return name
+    return None
 
 
-def _check_turns(
-    table: Table, order: Index, session: Index, turn: Index, is_first: NDArray[np.bool_]
-) -> None:
-    due = np.arange(len(turn)) - np.flatnonzero(is_first)[session]
-    wrong = turn != due
-    if not wrong.any():
-        return
-    at = int(np.argmax(wrong))
-    who = table.text("session_id")[int(order[at])].as_py()
-    doubled = turn[at] == due[at] - 1
-    found = f"turn {turn[at]} of session {who!r}" + (" once more" if doubled else "")
-    mend = "number the turns of a session 0, 1, 2, ... without gaps"
-    raise table.fault(int(order[at]), "turn", f"turn {due[at]}", mend, found)
+def _tidy_or_not(name: str, kind: str, columns: Sequence[str]) -> str:
+    """Tidy if a table is meant to be, so that its reader says what is wrong."""
+    if not columns or set(columns) & set(tidy.REQUIRED):
+        return TIDY
+    return _refuse(name, kind, columns)
 
 
-def _arrival(table: Table, order: Index, is_first: NDArray[np.bool_]) -> NDArray[np.float64]:
-    arrival = table.numbers("arrival_s", missing_ok=True)
-    missing = np.isnan(arrival)
-    if missing.any() and not missing.all():
-        raise no_time(table, int(np.argmax(missing)))
-    arrival = arrival[order]
-    back = np.zeros(len(order), bool)
-    back[1:] = (arrival[1:] < arrival[:-1]) & ~is_first[1:]
-    if back.any():
-        at = int(np.argmax(back))
-        expected = f"at least {arrival[at - 1]:.12g}, the previous turn's"
-        raise table.fault(int(order[at]), "arrival_s", expected, "renumber the turns by time")
-    return arrival
-
-
-def no_time(table: Table, index: int) -> InputError:
-    """An error about a row without `arrival_s`, where others have it."""
-    mend = "fill every row, or none if the times are unknown"
-    return table.fault(index, "arrival_s", "a number, as in other rows", mend)
-
-
-def _check_prefix(
-    table: Table, order: Index, prefix: Index, left: Index, is_first: NDArray[np.bool_]
-) -> None:
-    limit = np.zeros(len(order), np.int64)
-    limit[1:] = np.where(is_first[1:], 0, left[:-1])
-    over = prefix > limit
-    if over.any():
-        at = int(np.argmax(over))
-        source = "a first turn has no history" if is_first[at] else "the context left before it"
-        mend = "count only leading tokens that the previous turn left"
-        expected = f"at most {limit[at]}, {source}"
-        raise table.fault(int(order[at]), "prefix_tokens", expected, mend)
-
-
-def _home_regions(table: Table, starts: Index) -> pa.Array:
-    homes = table.text("home_region").take(pa.array(starts))
-    if homes.null_count:
-        at = int(np.argmax(homes.is_null().to_numpy(zero_copy_only=False)))
-        mend = "fill it at turn 0 of every session, or in no row"
-        raise table.fault(int(starts[at]), "home_region", "a region", mend)
-    return homes
+def _refuse(name: str, kind: str, found: Sequence[str]) -> str:
+    what, listed = "keys" if kind == JSON else "columns", ", ".join(found)[:120] or "none"
+    mend = f"formats: {', '.join(FORMATS)}; name one if it is one of them"
+    raise input_error(name, "", f"{kind} with {what} {listed}", "a trace of a known format", mend)

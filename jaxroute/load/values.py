@@ -78,6 +78,11 @@ def _one_or_more(value: object, info: ValidationInfo) -> str | tuple[str, ...]:
     return paths[0] if len(paths) == 1 else paths
 
 
+def _own_or_named(tokenizer: str, info: ValidationInfo) -> str:
+    """A tokenizer's JSON file relative to the study file as an absolute path; names stay."""
+    return _absolute(tokenizer, info) if tokenizer.endswith(".json") else tokenizer
+
+
 def _far_is_infinite(value: float) -> float:
     """Infinity for what float32 cannot hold."""
     return value if value < 1e30 else float("inf")
@@ -127,4 +132,5 @@ Moment = Annotated[datetime, BeforeValidator(_moment)]
 Source = Annotated[Name, AfterValidator(_absolute)]
 Sources = Annotated[tuple[Source, ...], BeforeValidator(_listed), AfterValidator(distinct)]
 OneOrMore = Annotated[str | tuple[str, ...], PlainValidator(_one_or_more)]
+Tokenizer = Annotated[Name, AfterValidator(_own_or_named)]
 Variants = Annotated[dict[Name, dict[Name, Any]], AfterValidator(_not_empty)]
