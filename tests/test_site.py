@@ -11,6 +11,7 @@ import pytest
 from test_cli import HEADER, jaxroute
 
 import jaxroute as jr
+from jaxroute.load.traces import FORMATS
 
 ROOT = Path(__file__).parents[1]
 NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e-?\d+)?")
@@ -60,6 +61,11 @@ def test_the_python_of_a_page_prints_what_it_shows(name, tmp_path, monkeypatch, 
         _alike(capsys.readouterr().out.rstrip().splitlines(), shown.rstrip().splitlines())
         told += bool(shown)
     assert told > 1
+
+
+def test_every_format_of_a_trace_has_an_example():
+    told = [block.splitlines()[0] for block in _blocks(_page("formats"), "text")]
+    assert set(FORMATS) <= set(told)
 
 
 def test_the_arithmetic_comes_to_what_explain_weighed():
