@@ -53,6 +53,7 @@ from jaxroute.report.grid_inspection import show_intensity_inspection
 from jaxroute.report.inspection import show_trace_inspection
 from jaxroute.report.learned_gate import GATE_FILES, show_gate, write_gate
 from jaxroute.report.matched import show_matched
+from jaxroute.report.page import write_report
 from jaxroute.report.progress import progress_bar
 from jaxroute.report.sweep import show_sweep
 from jaxroute.report.tables import console, show

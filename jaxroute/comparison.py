@@ -35,7 +35,7 @@ class Comparison:
     """The outcome of a study, and how it was obtained.
 
     Attributes:
-      summary, by_length, shares, sessions: as `jaxroute.stats` documents them.
+      summary, by_length, shares, served, sessions: as `jaxroute.stats` documents them.
       fixed: by dataset, the name that each `*_fixed_*` policy was masked to.
       compile_s, replay_s: seconds spent compiling and replaying.
     """
@@ -43,6 +43,7 @@ class Comparison:
     summary: pd.DataFrame
     by_length: pd.DataFrame
     shares: pd.DataFrame
+    served: pd.DataFrame
     sessions: pd.DataFrame
     fixed: Mapping[str, Mapping[str, str]]
     compile_s: float
@@ -68,7 +69,7 @@ def compare(study: Study) -> pd.DataFrame:
 def run(study: Study, report: Report = lambda step, share: None) -> Comparison:
     """As `compare`, with every table."""
     tables: dict[str, list[pd.DataFrame]] = {
-        name: [] for name in ("summary", "by_length", "shares", "sessions")
+        name: [] for name in ("summary", "by_length", "shares", "served", "sessions")
     }
     names, compile_s, replay_s = {}, 0.0, 0.0
     for dataset, within in each_dataset(study, report):

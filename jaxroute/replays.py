@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxroute import bounds, latency, simulate, stats
+from jaxroute import bounds, latency, served, simulate, stats
 from jaxroute.dataset import Dataset
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
@@ -46,8 +46,8 @@ def replay(
     totals = {name: np.zeros(shape, np.float32) for name in simulate.FIELDS}
     bound_g = np.zeros(shape[-1])
     counts = {name: np.zeros((*shape[:2], latency.BINS)) for name in latency.FIELDS}
-    turns = np.zeros((*shape[:2], deployments), np.int64)
-    carbon_g = np.zeros((*shape[:2], deployments))
+    turns = np.zeros((*shape[:2], served.HOURS, deployments), np.int64)
+    carbon_g = np.zeros(turns.shape)
     compiled, compile_s, replay_s = None, 0.0, 0.0
     for part, sessions in dataset.blocks():
         began = time.perf_counter()
@@ -67,8 +67,11 @@ def replay(
             histogram += np.asarray(getattr(times, name))
         for each in least_g:
             bound_g[part] = np.asarray(each)[:count]
-        counted = stats.by_deployment(
-            np.asarray(trace.decision), np.asarray(trace.carbon_g), deployments
+        counted = served.tally(
+            np.asarray(trace.decision),
+            np.asarray(trace.carbon_g),
+            np.asarray(sessions.turns.time_bin),
+            deployments,
         )
         report("replay", int(dataset.lengths[: part.stop].sum()))
         turns += counted[0]

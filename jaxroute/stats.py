@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from jaxroute import bootstrap, latency
+from jaxroute import bootstrap, latency, served
 from jaxroute.config import BOUND_ROW, PLAN_ROW
 from jaxroute.dataset import Dataset
 from jaxroute.simulate import FIELDS
@@ -39,7 +39,7 @@ class Outcome:
     Attributes:
       totals: by the names of `jaxroute.simulate.Totals`, `[N, P, S]` each.
       latency: histograms by the names of `jaxroute.latency.Latency`, `[N, P, BINS]` each.
-      deployment_turns, deployment_carbon_g: `[N, P, D]`.
+      deployment_turns, deployment_carbon_g: `[N, P, HOURS, D]`, by the hour of the UTC day.
       bound_carbon_g: `[S]`, which no policy under the study's floor goes below, or None.
       fixed: the name that each policy with a fixed axis was masked to.
       compile_s, replay_s: seconds spent compiling and replaying.
@@ -59,20 +59,6 @@ def bills(totals: Mapping[str, NDArray[np.floating]]) -> Floats:
     """gCO2e of each session, in float64: prefill + decode + embodied."""
     parts = [totals[f"carbon_{part}_g"] for part in ("prefill", "decode", "embodied")]
     return np.sum(parts, axis=0, dtype=np.float64)
-
-
-def by_deployment(
-    decision: NDArray[np.int32], carbon_g: NDArray[np.floating], deployments: int
-) -> tuple[NDArray[np.int64], Floats]:
-    """Turns served and gCO2e of each deployment, `[N, P, D]`, of a trace `[N, P, R, T]`."""
-    groups = decision.shape[0] * decision.shape[1]
-    flat = decision.reshape(groups, -1) + 1
-    flat += np.arange(groups, dtype=np.int32)[:, None] * (deployments + 1)
-    size = groups * (deployments + 1)
-    shape = (*decision.shape[:2], deployments + 1)
-    turns = np.bincount(flat.ravel(), minlength=size)
-    grams = np.bincount(flat.ravel(), carbon_g.ravel(), minlength=size)
-    return turns.reshape(shape)[..., 1:], grams.reshape(shape)[..., 1:]
 
 
 def saving_pct(carbon_g: Floats, baseline_g: Floats) -> Floats:
@@ -98,11 +84,11 @@ def captured_pct(saving_pct: Floats, attainable_pct: Floats) -> Floats:
 
 
 def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.DataFrame]:
-    """The four tables of a dataset, by name: summary, by_length, shares, sessions."""
+    """The five tables of a dataset, by name: summary, by_length, shares, served, sessions."""
     bounded = outcome.bound_carbon_g is not None
-    served = [*study.policies, *([PLAN_ROW] if bounded else [])]
-    listed = [*served, *([BOUND_ROW] if bounded else [])]
-    base = served.index(study.config.baseline)
+    replayed = [*study.policies, *([PLAN_ROW] if bounded else [])]
+    listed = [*replayed, *([BOUND_ROW] if bounded else [])]
+    base = replayed.index(study.config.baseline)
     totals, carbon = _with_bound(outcome)
     limits_s = study.config.slo.model_dump()
     times = {
@@ -122,6 +108,7 @@ def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.Dat
     )
     half_pct = 100 * bootstrap.half_width(np.concatenate([sums, sums.sum(0, keepdims=True)]))
 
+    counts = outcome.deployment_turns, outcome.deployment_carbon_g
     labelled = functools.partial(_labelled, study, dataset)
     return {
         "summary": labelled(
@@ -129,7 +116,8 @@ def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.Dat
             _summary(totals, carbon, half_pct[-1], base, bounded, times, dataset.truncated),
         ),
         "by_length": labelled(listed, _by_length(totals, carbon, half_pct, base, bucket)),
-        "shares": labelled(served, _shares(outcome, study.deployments)),
+        "shares": labelled(replayed, _flat(served.by_deployment(*counts, study.deployments))),
+        "served": labelled(replayed, _flat(served.by_hour(*counts, study.deployments))),
         "sessions": labelled(listed, _sessions(totals, carbon, dataset.session_ids)),
     }
 
@@ -273,18 +261,6 @@ def _by_length(
             }
         )
     return _flat({name: np.stack([row[name] for row in rows], axis=-1) for name in rows[0]})
-
-
-def _shares(outcome: Outcome, deployments: pd.DataFrame) -> pd.DataFrame:
-    """One row a retention, policy and deployment: turns served there and their gCO2e."""
-    shape = outcome.deployment_turns.shape
-    names = {
-        column: np.broadcast_to(deployments[column].to_numpy(object), shape)
-        for column in ("model", "gpu", "region")
-    }
-    return _flat(
-        names | {"turns": outcome.deployment_turns, "carbon_g": outcome.deployment_carbon_g}
-    )
 
 
 def _sessions(totals: Mapping[str, NDArray], carbon: Floats, session_ids: NDArray) -> pd.DataFrame:

@@ -28,7 +28,9 @@ from jaxroute.sweeping import Sweep
 
 TABLES = ("summary", "by_length", "shares")
 
-FILES = (*(f"{name}.csv" for name in (*TABLES, "matched")), "sessions.parquet", RECORD)
+COMPARED = (*TABLES, "served")
+
+FILES = (*(f"{name}.csv" for name in (*COMPARED, "matched")), "sessions.parquet", RECORD)
 """What a comparison may consist of; `matched.csv` only where something was to be matched."""
 
 GRID_FILES = (*(f"{name}.csv" for name in TABLES), RECORD)
@@ -51,16 +53,13 @@ def write(
     matched: pd.DataFrame | None = None,
 ) -> None:
     """Writes `FILES` into a directory; `matched` are the rows of `jaxroute.matching`, if any."""
-    tables = {name: getattr(comparison, name) for name in TABLES}
+    tables = {name: getattr(comparison, name) for name in COMPARED}
     lines = list(notes(study, comparison))
     if matched is not None:
         tables["matched"] = matched
         lines += matched_notes(study, matched)
     comparison.sessions.to_parquet(directory / "sessions.parquet", index=False)
-    policies = {
-        name: {field: _plain(value) for field, value in vars(params).items()}
-        for name, params in study.policies.items()
-    }
+    policies = plain({name: vars(params) for name, params in study.policies.items()})
     record = run_record(study, comparison, lines, wall_s) | {"policies": policies}
     write_tables(directory, tables, record)
 
@@ -176,9 +175,11 @@ def made_with() -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
-    """A parameter as JSON holds it; an infinite number as text."""
+def plain(value: Any) -> Any:
+    """Parameters as JSON holds them; an infinite number as text."""
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
     numbers = np.asarray(value, np.float64)
     if numbers.ndim:
-        return [_plain(number) for number in numbers]
+        return [plain(number) for number in numbers]
     return round(float(numbers), 9) if np.isfinite(numbers) else str(numbers)

@@ -14,6 +14,9 @@ from jaxroute.load.messages import input_error
 RECORD = "run.json"
 """Written last; marks a directory as one of ours."""
 
+PAGE, FIGURES = "report.html", "figures"
+"""What a report adds to a result; gone with the result it is of."""
+
 _unfinished: set[Path] = set()
 
 
@@ -23,8 +26,8 @@ def whole_directory(directory: Path, names: Collection[str]) -> Iterator[Path]:
 
     It is made at once, so that a directory that cannot be written is refused before any work. An
     earlier result in `directory` is replaced file by file, its record first removed and the new one
-    moved last, and those of its files that were not written again are removed. A mount point, a
-    link to a directory and the current directory serve as well.
+    moved last, and those of its files that were not written again are removed, and so is its
+    report. A mount point, a link to a directory and the current directory serve as well.
 
     Raises:
       InputError: if there is something there that is no earlier result, or it cannot be written.
@@ -71,12 +74,18 @@ def _check(directory: Path, target: Path, names: Collection[str]) -> None:
         return
     if not target.is_dir():
         raise input_error(directory, "", "a file", "a directory", "give another --out")
-    strange = sorted({entry.name for entry in target.iterdir()} - set(names))
+    known = {*names, PAGE, *([FIGURES] if holds_figures(target / FIGURES) else [])}
+    strange = sorted({entry.name for entry in target.iterdir()} - known)
     earlier = _is_record(target / RECORD)
     if strange or not (earlier or not any(target.iterdir())):
         found = f"{strange[0]!r} in it" if strange else f"files and no {RECORD} of ours"
         expected = "an empty directory, or an earlier result of this command and nothing else"
         raise input_error(directory, "", found, expected, "give another --out")
+
+
+def holds_figures(place: Path) -> bool:
+    """Whether a place is a directory of figures and of nothing else."""
+    return place.is_dir() and all(each.suffix == ".svg" for each in place.iterdir())
 
 
 def _is_record(file: Path) -> bool:
@@ -93,6 +102,9 @@ def _move(fresh: Path, target: Path, names: Collection[str]) -> None:
             fresh.rename(target)
             return
         (target / RECORD).unlink(missing_ok=True)
+        (target / PAGE).unlink(missing_ok=True)
+        if holds_figures(target / FIGURES):
+            shutil.rmtree(target / FIGURES)
         for name in set(names) - {file.name for file in fresh.iterdir()}:
             (target / name).unlink(missing_ok=True)
         for file in sorted(fresh.iterdir(), key=lambda file: file.name == RECORD):

@@ -3,18 +3,20 @@
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from jaxroute.report.files import run_record, study_file, write_tables
+from jaxroute.report.files import plain, run_record, study_file, write_tables
 from jaxroute.report.tables import grid, put, put_notes, show, with_interval
 from jaxroute.report.target import RECORD
 from jaxroute.tuning import SEARCHED, TUNED, Tuning
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STUDY, CURVE = "tuned.toml", "loss.svg"
 
@@ -88,13 +90,15 @@ def write_tuning(directory: Path, tuning: Tuning, wall_s: float) -> None:
         "loss": tuning.loss,
     }
     record = run_record(tuning.judge, tuning.judged, tuning_notes(tuning), wall_s)
-    record |= {"tuned": dict(tuning.fields), "objective": dict(tuning.scores)}
+    record |= {"tuned": dict(tuning.fields), "objective": plain(dict(tuning.scores))}
     record |= {"tune_s": round(tuning.tune_s, 3), "search_s": round(tuning.search_s, 3)}
     write_tables(directory, tables, record)
 
 
-def _curve(tuning: Tuning) -> Figure:
+def _curve(tuning: Tuning) -> "Figure":
     """The loss of each start, step by step, and the temperature below it."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(6, 4), layout="constrained")
     above, below = figure.subplots(2, sharex=True, height_ratios=(3, 1))
     for start, rows in tuning.loss.groupby("start"):
