@@ -94,7 +94,7 @@ def floor_exp(amount: jax.Array, x: jax.Array, x_rest: jax.Array, nudge: float) 
 
     Args:
       amount: whole numbers in [0, 2**24).
-      x: >= 0, finite; beyond 80 the result is that of 80.
+      x: `>= 0`, finite; beyond 80 the result is that of 80.
       x_rest: what rounding left out of `x`, a few units in its last place.
       nudge: in [0, 1).
     """

@@ -80,7 +80,7 @@ def soft_totals(
       params: the setting.
       sessions: S sessions, packed.
       world: the fleet and its grids.
-      temperature: >= 0, relative to the least score of each turn; 0.05 softens choices between
+      temperature: `>= 0`, relative to the least score of each turn; 0.05 softens choices between
         deployments whose scores differ by 5 %.
 
     Returns:
