@@ -62,6 +62,14 @@ def of_settings(rows: pd.DataFrame, field: str) -> pd.DataFrame:
     return best.sort_values("at", kind="stable").drop(columns="at")
 
 
+def _range(values: np.ndarray) -> str:
+    """The ends of sorted values, in words."""
+    if not len(values):
+        return ""
+    ends = dict.fromkeys(f"{each:.3g}" for each in (values[0], values[-1]))
+    return " to\n".join(ends)
+
+
 def draw(rows: pd.DataFrame, retentions: Sequence[str], columns: str, width_mm: float) -> "Figure":
     """A map of one dataset: a row a retention, each cell a saving and half its 95 % interval.
 
