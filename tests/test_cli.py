@@ -72,7 +72,7 @@ def test_every_output_of_a_comparison(monkeypatch, capsys, tmp_path, trace, carb
     assert "mine, caches: keep" in printed
     assert "other (synthetic times), caches: drop" in printed
     assert {path.name for path in out.iterdir()} == {
-        "summary.csv", "by_length.csv", "shares.csv", "sessions.parquet", "run.json",
+        "summary.csv", "by_length.csv", "shares.csv", "served.csv", "sessions.parquet", "run.json",
     }  # fmt: skip
 
     summary = pd.read_csv(out / "summary.csv")
@@ -120,6 +120,16 @@ def test_every_output_of_a_comparison(monkeypatch, capsys, tmp_path, trace, carb
     grouped = shares.groupby(keys, sort=False)[["turns", "carbon_g"]].sum()
     np.testing.assert_array_equal(grouped["turns"], served["turns"])
     np.testing.assert_allclose(grouped["carbon_g"], served["carbon_g"], rtol=1e-5)
+
+    hours = pd.read_csv(out / "served.csv")
+    assert list(hours) == [*keys, "region", "hour_utc", "turns", "carbon_g"]
+    regions = shares["region"].nunique()
+    assert len(hours) == 2 * 3 * (16 + 1) * regions * 24
+    there = [
+        each.groupby([*keys, "region"], sort=False)[["turns", "carbon_g"]].sum()
+        for each in (shares, hours)
+    ]
+    pd.testing.assert_frame_equal(*there, rtol=1e-6)
 
     sessions = pd.read_parquet(out / "sessions.parquet")
     assert len(sessions) == 3 * (16 + 2) * (3 + 1)

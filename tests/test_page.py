@@ -414,7 +414,7 @@ def test_the_report_of_a_real_comparison(tmp_path):
     found = write_report(out)
     assert found.page.stat().st_size < 3e6
     text = found.page.read_text()
-    assert "sharegpt, caches drop: of the" in text and "places-sharegpt" in text
+    assert "sharegpt, caches drop: of" in text and "places-sharegpt" in text
     hours = outcome.served.groupby(["retention", "policy", "region"], sort=False)
     shares = outcome.shares.groupby(["retention", "policy", "region"], sort=False)
     pd.testing.assert_series_equal(hours["turns"].sum(), shares["turns"].sum())

@@ -63,7 +63,7 @@ def draw(rows: pd.DataFrame, baseline: str, width_mm: float) -> "Figure":
     limit_g = MOST * rows["carbon_g"][rows["policy"] == baseline].max()
     limit_g = float(min(limit_g, rows["carbon_g"].max())) or 1.0
     unit_g, unit = series.mass(limit_g)
-    height_mm = 14 + 3.4 * len(names)
+    height_mm = style.bars_mm(len(names))
     count = series.panel_count(rows)
     figure, axes = style.panels(count, width_mm, height_mm, sharey=True, sharex=True)
     less = set(rows["policy"][series.worse(rows, baseline)])

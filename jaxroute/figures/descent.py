@@ -28,8 +28,9 @@ def draw_loss(loss: pd.DataFrame, taken: int, width_mm: float) -> "Figure":
       width_mm: of the figure.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import StrMethodFormatter
 
-    size = width_mm / 25.4, 75 / 25.4
+    size = width_mm / 25.4, 80 / 25.4
     figure = Figure(figsize=size, layout="constrained")
     above, below = figure.subplots(2, sharex=True, height_ratios=(3, 1))
     for start, rows in loss.groupby("start"):
@@ -37,14 +38,15 @@ def draw_loss(loss: pd.DataFrame, taken: int, width_mm: float) -> "Figure":
         above.plot(
             rows["step"], rows["loss"], color=style.VERMILION if own else style.GREY,
             linewidth=1.4 if own else 0.6, zorder=2 if own else 1,
-            label=f"start {start}, taken" if own else "other starts",
+            label=f"start {start:.0f}, taken" if own else "other starts",
         )  # fmt: skip
     heat = loss.drop_duplicates("step")
     below.semilogy(heat["step"], heat["temperature"], color=style.BLACK)
     above.set_ylabel("loss of the sessions\nof a step (no unit)")
     below.set_ylabel("temperature\nof choices")
     below.set_xlabel("step")
-    above.legend()
+    below.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    style.legend_below(figure, [above])
     return figure
 
 
@@ -59,9 +61,10 @@ def draw_parameters(starts: pd.DataFrame, taken: int, width_mm: float) -> "Figur
     fields = [str(name) for name in starts if name not in SCORES]
     figure, axes = style.panels(len(fields), width_mm, 38, most=4, sharey=True)
     known = np.isfinite(starts["held_out"].to_numpy(np.float64))
+    known &= np.arange(len(starts)) != taken
     for panel, field in zip(axes, fields, strict=True):
         panel.scatter(starts[field][known], starts["held_out"][known], s=12, color=style.SKY,
-                      edgecolors="black", linewidths=0.3, label="a start")  # fmt: skip
+                      edgecolors="black", linewidths=0.3, label="another start")  # fmt: skip
         own: Any = starts.iloc[taken]
         panel.scatter(own[field], own["held_out"], s=40, marker="*", color=style.VERMILION,
                       edgecolors="black", linewidths=0.3, zorder=3, label="taken")  # fmt: skip

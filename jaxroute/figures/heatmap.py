@@ -1,6 +1,5 @@
 """What is saved as a map: retentions by gates, or by what a study varies."""
 
-import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -47,18 +46,16 @@ def of_combinations(rows: pd.DataFrame, axes: Sequence[str]) -> pd.DataFrame:
 def of_settings(rows: pd.DataFrame, field: str) -> pd.DataFrame:
     """Of a sweep, the setting of least carbon in each bin of a field, with the bin as `column`.
 
-    Of those that serve at most `WORSE` less quality than the baseline; bins of equal counts, or the
-    values themselves where there are few.
+    Of those that serve at most `WORSE` less quality than the baseline; bins of as many values each,
+    or of one where there are few.
     """
     rows = rows[rows["mean_quality"] >= rows["baseline_mean_quality"] - series.WORSE]
     values = rows[field].to_numpy(np.float64)
-    if len(np.unique(values)) <= MOST_BINS:
-        named = rows.assign(at=values, column=[f"{each:.3g}" for each in values])
-    else:
-        cut = np.unique(np.quantile(values, np.linspace(0, 1, MOST_BINS + 1)))
-        at = np.clip(np.searchsorted(cut, values, side="right") - 1, 0, len(cut) - 2)
-        text = [f"{low:.2g} to\n{high:.2g}" for low, high in itertools.pairwise(cut)]
-        named = rows.assign(at=at, column=[text[n] for n in at])
+    distinct = np.unique(values)
+    bins = np.array_split(distinct, min(MOST_BINS, max(len(distinct), 1)))
+    at = np.searchsorted([own[0] for own in bins if len(own)], values, side="right") - 1
+    text = [_range(own) for own in bins]
+    named = rows.assign(at=at, column=[text[n] for n in at])
     best = named.sort_values("carbon_g", kind="stable").drop_duplicates(
         ["dataset", "retention", "at"]
     )

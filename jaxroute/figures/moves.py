@@ -28,7 +28,9 @@ def draw(rows: pd.DataFrame, width_mm: float) -> "Figure":
     """
     names = [name for name in rows["policy"].unique() if name != BOUND_ROW]
     count = series.panel_count(rows)
-    figure, axes = style.panels(count, width_mm, 14 + 3.4 * len(names), sharey=True, sharex=True)
+    figure, axes = style.panels(
+        count, width_mm, style.bars_mm(len(names)), sharey=True, sharex=True
+    )
     for panel, (retention, own) in zip(axes, series.by_retention(rows), strict=True):
         found = rates(own.set_index("policy")).reindex(names).fillna(0).astype(float)
         back, every = found["returns"].to_numpy(), found["moves"].to_numpy()

@@ -52,7 +52,7 @@ def draw(rows: pd.DataFrame, policies: list[str], width_mm: float) -> "Figure":
     rows = grouped(rows[rows["policy"].isin(policies)])
     count, regions = series.panel_count(rows), rows["region"].nunique()
     figure, axes = style.panels(
-        count * len(policies), width_mm, 14 + 3.6 * regions, most=len(policies)
+        count * len(policies), width_mm, max(24, 14 + 3.6 * regions), most=len(policies)
     )
     image, remaining = None, iter(axes)
     for retention, own in series.by_retention(rows):

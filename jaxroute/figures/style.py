@@ -51,6 +51,9 @@ FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 LETTER_MM, HANDLE_MM = 1.2, 10.0
 """Of a key: the mean width of a letter, and what an entry has beside its text."""
 
+KEY_MM = 10.0
+"""Height left for a key, or a scale of colours, below all panels."""
+
 _RC: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -116,7 +119,7 @@ def panels(
 
     columns = min(count, most) if width_mm > SINGLE_MM else 1
     rows = -(-count // columns)
-    size = width_mm / 25.4, rows * height_mm / 25.4
+    size = width_mm / 25.4, (rows * height_mm + KEY_MM) / 25.4
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **share).ravel()
     for unused in axes[count:]:
@@ -138,6 +141,11 @@ def legend_below(figure: "Figure", axes: Iterable["Axes"]) -> None:
         )
 
 
+def bars_mm(count: int) -> float:
+    """Height of a panel with so many bars one below another."""
+    return max(28.0, 14 + 3.4 * count)
+
+
 def beside(panel: "Axes", end: float, row: float, text: str) -> None:
     """Writes text to the right of a bar."""
     panel.annotate(text, (end, row), (2, 0), textcoords="offset points", va="center", fontsize=5.5)
@@ -152,13 +160,13 @@ def thousands(axis: "Axis") -> None:
 
 
 def short(name: object, most: int = 28) -> str:
-    """A name from a file, cut to what a figure has room for.
+    """A name from a file, cut in the middle to what a figure has room for.
 
-    >>> short("a" * 40, 8)
-    'aaaaaaa…'
+    >>> short("a_rather_long_name_7", 10)
+    'a_rath…e_7'
     """
-    text = str(name)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    text, tail = str(name), most // 3
+    return text if len(text) <= most else f"{text[: most - tail - 1]}…{text[-tail:]}"
 
 
 def ink(colour: Any) -> str:

@@ -70,7 +70,9 @@ def figures(
             axis=1,
         ),
     )
-    if by_length is not None:
+    if by_length is not None and not lines:
+        yield f"No other policy serves as much quality as {baseline}: no figure of savings."
+    elif by_length is not None:
         own = by_length[by_length["dataset"] == dataset]
         chosen = own[own["policy"].isin(lines)]
         yield Shown(
@@ -89,8 +91,8 @@ def figures(
     yield Shown(
         f"tradeoffs-{slug}",
         "Carbon against quality and latency",
-        f"Each point is a policy{where}: further left it emits less; in the upper row higher is "
-        "better, in the lower row, the mean time until the whole answer is there, lower is. No "
+        f"Each point is a policy{where}: further left it emits less. In the panels of quality "
+        "higher is better, in those of the mean time until the whole answer is there, lower. No "
         f"policy on the black line is beaten in both; {PLAN_ROW} knows the future and is no "
         f"policy, so that the line leaves it out. Star: {baseline}.{off}",
         functools.partial(tradeoffs.draw, rows, baseline, lines),

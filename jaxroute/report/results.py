@@ -23,6 +23,10 @@ MOST_BYTES = 2**30
 """Of a table; none that a command writes comes near it."""
 
 
+UNBOUNDED = ("starts", "matched")
+"""Tables that may hold infinite numbers."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Results:
     """What a command left.
@@ -212,6 +216,8 @@ def _numbers(file: Path, name: str, values: pd.Series) -> pd.Series:
     filled = values.where(values != "", "nan")
     numbers = pd.to_numeric(filled, errors="coerce").astype(np.float64)
     bad = numbers.isna() & ~filled.str.lower().isin(["nan", "<na>"])
+    if file.stem not in UNBOUNDED:
+        bad |= np.isinf(numbers)
     if bad.any():
         row = int(bad.to_numpy().argmax())
         raise _damaged(file, shown(values.iloc[row]), f"line {row + 2}, column {name}")

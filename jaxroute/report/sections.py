@@ -168,9 +168,9 @@ def _swept(results: Results, dataset: str, slug: str) -> Iterator[Shown | str]:
     yield Shown(
         f"tradeoffs-{slug}",
         "Carbon against quality and latency",
-        f"Each point is one of {rows['setting'].nunique():,} settings: further left it emits less; "
-        "in the upper row higher is better, in the lower row, the mean time until the whole answer "
-        "is there, lower is. No setting on the black line is beaten in both. Grey line: the "
+        f"Each point is one of {rows['setting'].nunique():,} settings: further left it emits less. "
+        "In the panels of quality higher is better, in those of the mean time until the whole "
+        "answer is there, lower. No setting on the black line is beaten in both. Grey line: the "
         f"baseline's carbon. The numbers are of the front of {objectives} all at once.",
         functools.partial(tradeoffs.draw, rows, results.baseline, {}),
         front[["retention", "setting", *fields, *figures]],
@@ -231,9 +231,9 @@ def _tuned(results: Results) -> Section:
             "parameters",
             "Where the parameters ended",
             "Each point is where a start ended; the star is the one that was taken, the best on "
-            "the sessions learned from. Below: the objective (carbon in shares of the baseline's, "
-            "and what quality and latency are priced at) on the sessions held out, lower is "
-            "better; starts that do not reach the quality asked for are left out.",
+            "the sessions learned from. Upwards: the objective (carbon in shares of the "
+            "baseline's, and what quality and latency are priced at) on the sessions held out, "
+            "lower is better; starts that do not reach the quality asked for are left out.",
             functools.partial(descent.draw_parameters, starts, taken),
             starts,
         ),

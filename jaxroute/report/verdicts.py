@@ -43,19 +43,23 @@ def _of_comparison(results: Results) -> Iterator[str]:
         real = rows[~rows["policy"].isin([base, PLAN_ROW, BOUND_ROW])]
         like: Any = real[~less[real.index]].dropna(subset=["saving_pct"])
         where = f"{dataset}, caches {retention}"
-        if like.empty:
-            yield f"{where}: no policy serves as much quality as {base}"
+        if not rows["turns"].any():
+            yield f"{where}: nothing was served"
             continue
+        if like.empty:
+            yield f"{where}: no other policy serves as much quality as {base}"
+            continue
+        count = f"{len(like)} policies" if len(like) > 1 else "1 policy"
         best = like.loc[like["saving_pct"].idxmax()]
         saved = f"{with_interval(best, 'saving')} % of {base}'s carbon"
         line = (
-            f"{where}: of the {len(like)} policies that serve no less quality than {base}, "
+            f"{where}: of {count} with no less quality than {base}'s, "
             f"{best['policy']} saves most: {saved}; {against_nothing(best)}"
         )
         router = like[like["policy"] == PREFERRED]
         if best["saving_pct"] <= 0:
             line = (
-                f"{where}: none of the {len(like)} policies that serve no less quality than {base} "
+                f"{where}: none of {count} with no less quality than {base}'s "
                 f"emits less; {best['policy']} comes nearest, with a saving of {saved}"
             )
         if len(router) and best["policy"] != PREFERRED:
