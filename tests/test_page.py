@@ -94,7 +94,7 @@ def test_a_figure_is_the_same_at_every_run(tmp_path):
 
 def test_figures_have_the_width_of_one_and_of_two_columns(written):
     widths = {
-        "-narrow" in file.stem: float(ET.parse(file).getroot().get("width").removesuffix("pt"))
+        "_narrow" in file.stem: float(ET.parse(file).getroot().get("width").removesuffix("pt"))
         for file in written("sweep").figures
     }
     assert widths[False] == pytest.approx(style.DOUBLE_MM / 25.4 * 72, abs=0.01)

@@ -194,7 +194,7 @@ def svg(draw: Callable[[], "Figure"], name: str, title: str, caption: str) -> st
 
     Args:
       draw: makes the figure.
-      name: of letters, digits and hyphens.
+      name: of letters, digits, hyphens and underscores.
       title, caption: what it shows, in words.
     """
     out = io.StringIO()

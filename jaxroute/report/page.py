@@ -115,7 +115,7 @@ def _drawn(shown: Shown) -> Drawn:
         name = f"{shown.name}{suffix}"
         return style.svg(lambda: shown.draw(width_mm), name, shown.title, shown.caption)
 
-    return Drawn(in_width(style.DOUBLE_MM, ""), in_width(style.SINGLE_MM, "-narrow"))
+    return Drawn(in_width(style.DOUBLE_MM, ""), in_width(style.SINGLE_MM, "_narrow"))
 
 
 def _written(target: Path, page: str, drawn: Mapping[str, Drawn]) -> Written:
@@ -126,7 +126,7 @@ def _written(target: Path, page: str, drawn: Mapping[str, Drawn]) -> Written:
         figures = fresh / FIGURES
         figures.mkdir()
         for name, (wide, narrow) in drawn.items():
-            for file, text in ((f"{name}.svg", wide), (f"{name}-narrow.svg", narrow)):
+            for file, text in ((f"{name}.svg", wide), (f"{name}_narrow.svg", narrow)):
                 (figures / file).write_text(f'<?xml version="1.0"?>\n{text}', encoding="utf-8")
         (fresh / PAGE).write_text(page, encoding="utf-8")
         (target / PAGE).unlink(missing_ok=True)

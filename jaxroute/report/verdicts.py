@@ -147,7 +147,7 @@ def _of_sweep(results: Results) -> Iterator[str]:
             f"{with_interval(best, 'saving')} %; {against_nothing(best)}"
         )
     yield (
-        "the setting that saves most of thousands is also the one that chance favoured: its "
+        "the setting that saves most of many is also the one that chance favoured: its "
         "interval, a paired bootstrap over sessions, does not allow for that choice; judge it on "
         "other sessions"
     )
