@@ -17,12 +17,13 @@ hypothesis.settings.load_profile("jaxroute")
 
 
 def pytest_collection_modifyitems(config, items):
-    """With `JAXROUTE_PART=K/N` only every N-th file, from the K-th: N runs are the whole."""
+    """With `JAXROUTE_PART=K/N`, of the slow tests those of every N-th file from the K-th."""
     part = os.environ.get("JAXROUTE_PART")
     if part is None:
         return
     which, parts = map(int, part.split("/"))
-    files = sorted({item.path for item in items})[which % parts :: parts]
-    others = [item for item in items if item.path not in files]
+    slow = {item for item in items if item.get_closest_marker("slow")}
+    files = sorted({item.path for item in slow})[which::parts]
+    others = [item for item in items if item in slow and item.path not in files]
     config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item.path in files]
+    items[:] = [item for item in items if item not in slow or item.path in files]

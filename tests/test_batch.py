@@ -66,7 +66,7 @@ def check_presets(study, dataset, label):
 @pytest.mark.parametrize(
     "label",
     [
-        label if label in ("ttl", "drop") else pytest.param(label, marks=pytest.mark.slow)
+        label if label == "drop" else pytest.param(label, marks=pytest.mark.slow)
         for label in RETENTIONS
     ],
 )

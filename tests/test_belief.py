@@ -53,6 +53,7 @@ def _same(ours, theirs):
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
+@pytest.mark.slow  # programs of its own
 def test_to_believe_the_truth_is_to_have_no_belief():
     believing, decision = _replay(WORLD)
     knowing, known_decision = _replay(WORLD.replace(belief=None))

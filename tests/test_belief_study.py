@@ -204,6 +204,7 @@ def test_every_belief_is_told(load):
     assert "forecast_error_dayahead.csv" in study.inputs
 
 
+@pytest.mark.slow  # a program for each belief
 def test_an_explained_session_sums_to_its_bill_under_beliefs(load):
     study = load(ALL)
     told = jr.explain(study, "b", retention="drop", policies=["carbon_router"])

@@ -79,6 +79,7 @@ def check(params, turns, world):
     assert excused <= EXCUSED
 
 
+@pytest.mark.slow  # compiles the whole rival
 @pytest.mark.parametrize("label", RETENTIONS)
 @pytest.mark.parametrize("name", PRESET_NAMES)
 def test_plain_loop_agrees_with_the_oracle(study, turns, name, label):
@@ -200,6 +201,7 @@ def test_examples_of_the_benchmarks(module):
     assert not found.failed
 
 
+@pytest.mark.slow  # replays what the benchmark does
 def test_the_check_of_a_device_stops_at_a_wrong_sum_or_decision(study, monkeypatch):
     """The engine is right, so the oracle is changed: first its grid, then what it may choose."""
     params = stack([study.preset("carbon_router"), study.preset("random")])

@@ -91,6 +91,7 @@ def test_water_and_cost_are_those_of_the_region(rows):
     assert rows.loc["west", "cost_usd"] == pytest.approx(energy["west"] * 0.04067, rel=1e-6)
 
 
+@pytest.mark.slow  # programs of its own
 def test_there_is_no_cost_where_no_price_is_known(study, outcome, rows):
     assert np.isnan(rows.loc["north", "cost_usd"])
     assert rows.loc["north", "carbon_g"] > 0
@@ -103,6 +104,7 @@ def test_there_is_no_cost_where_no_price_is_known(study, outcome, rows):
     assert re.search(r"water mL, cost 1e-6 USD +\d+\.\d+, - +\d+\.\d+, \d+\.\d+ ", printed)
 
 
+@pytest.mark.slow  # programs of its own
 def test_an_unknown_price_stays_with_its_sessions_and_out_of_the_gradients():
     rng = np.random.default_rng(3)
     plain = worlds.world(rng) | {"price_usd_per_kwh": np.array([0.1, np.nan, 0.2])}

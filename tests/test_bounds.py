@@ -15,7 +15,7 @@ from bridge import (
     oracle_sessions,
     oracle_world,
 )
-from oracle_check import RETENTIONS, study_of, traces
+from oracle_check import BUNDLED, RETENTIONS, study_of, traces
 
 import jaxroute as jr
 from jaxroute import bounds, reference
@@ -214,7 +214,14 @@ def test_with_one_model_one_gpu_and_equal_kappa_sticky_is_optimal(retention, see
     assert carbon_g.sum() * UP < restless_g.sum()
 
 
-@pytest.mark.parametrize("trace", traces())
+@pytest.mark.parametrize(
+    "trace",
+    [BUNDLED]
+    + [
+        pytest.param(*each.values, marks=[*each.marks, pytest.mark.slow], id=each.id)
+        for each in traces()[1:]
+    ],
+)
 def test_no_preset_with_the_same_filters_emits_less_than_the_bound(trace):
     study = study_of(trace)
     sessions = study.datasets[0].sessions

@@ -193,6 +193,7 @@ def test_it_fits_a_hundred_columns(told, names):
     assert ("reconstruction" in printed) == ("fair_carbon" in names)
 
 
+@pytest.mark.slow  # compiles for the bundled trace
 def test_as_a_command(monkeypatch, capsys, tmp_path):
     mine, other = tmp_path / "mine.csv", tmp_path / "other.csv"
     mine.write_text(TRACE)

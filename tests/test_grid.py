@@ -101,6 +101,7 @@ def test_faults_of_a_cell_are_told_before_anything_runs(study, text, words, tmp_
         assert word in str(caught.value)
 
 
+@pytest.mark.slow  # commands in processes of their own
 def test_a_killed_run_goes_on_where_it_was(study, tmp_path, monkeypatch):
     cells, left_out = grid.plan(study())
     whole = grid.run(cells, left_out, tmp_path / "whole")

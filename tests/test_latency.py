@@ -72,6 +72,7 @@ def test_padding_and_blocks_change_nothing(replayed):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow  # programs of its own
 def test_it_is_returned_last_and_only_if_asked_for(replayed):
     arguments = POLICIES[0], engine_sessions(SESSIONS), engine_world(PLAIN)
     totals, times = evaluate(*arguments, latency=True)

@@ -191,6 +191,7 @@ def test_another_thing_to_match_is_refused(study):
         jr.match(study, on="carbon")
 
 
+@pytest.mark.slow  # compiles for shapes of its own
 def test_a_trace_too_short_to_be_matched(tmp_path):
     """Two turns have few means: the nearest is told, as is that nothing was served."""
     for name, rows in (("two", "a,0,0,50,20\na,1,9,50,20\n"), ("none", "")):
@@ -208,6 +209,7 @@ def test_a_trace_too_short_to_be_matched(tmp_path):
     assert not any("fair_carbon)" in line for line in matched_notes(study, table))
 
 
+@pytest.mark.slow  # compiles for shapes of its own
 def test_the_command(monkeypatch, capsys, folder, tmp_path):
     out = tmp_path / "out"
     status, printed, warned = jaxroute(

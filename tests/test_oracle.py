@@ -12,9 +12,13 @@ SAMPLE, LONG_TURNS = 100, 500
 """Sessions of a trace in the plain run, and beyond how many turns all are among them."""
 
 
-@pytest.mark.parametrize("retention", RETENTIONS)
-@pytest.mark.parametrize("trace", traces())
+@pytest.mark.parametrize(
+    ("trace", "retention"),
+    [(BUNDLED, each) for each in RETENTIONS]
+    + [pytest.param(*each.values, "drop", marks=each.marks, id=each.id) for each in traces()[1:]],
+)
 def test_engine_agrees_with_the_oracle(trace, retention):
+    """On some sessions; under every retention on those of every trace in the slow one below."""
     study = study_of(trace)
     dataset = study.datasets[0]
     sample = subset(dataset, stratified(dataset, SAMPLE, longer_than=LONG_TURNS))

@@ -75,6 +75,7 @@ def test_fit_is_the_maximum_of_an_independent_likelihood() -> None:
             assert log_likelihood(moved[:5], moved[5], scores) < best
 
 
+@pytest.mark.slow  # fits again and again
 def test_fit_ignores_order_and_repeats_itself() -> None:
     scores = simulate(TRUTH, 1_500, seed=4)
     fitted, again = fit_irt(scores), fit_irt(scores[::-1])

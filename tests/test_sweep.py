@@ -307,6 +307,7 @@ def test_fields_of_the_world_and_elements_of_vectors(trace):
     assert table["carbon_g"].nunique() == table["baseline_carbon_g"].nunique() == 3
 
 
+@pytest.mark.slow  # several programs
 def test_results_depend_on_neither_chunks_nor_batches(small, monkeypatch):
     rows = sweeping.planned(small.config)
     whole = sweeping.run(small, rows).table
@@ -353,6 +354,7 @@ def test_settings_in_one_world_share_a_baseline():
     assert sorted(n for part in parts for n in part.settings.index) == list(range(6))
 
 
+@pytest.mark.slow  # several programs
 def test_worlds_of_many_settings_are_replayed_by_slots(small):
     """Each of these chunks is in one world, those of the same settings at fewer are in several."""
     strengths = np.linspace(0, 4, chunks.MANY)
