@@ -609,7 +609,9 @@ def test_options_in_place_of_a_study_s_files(study):
     _, folder = study
     config = read_config(folder / "study.toml")
     for carbon in (["a.csv", "b.csv"], ("a.csv", "b.csv")):
-        assert overridden(config, carbon=carbon).intensity.paths == ("a.csv", "b.csv")
+        several = overridden(config, carbon=carbon)
+        assert several.intensity.path == ("a.csv", "b.csv")
+        assert '"path":["a.csv","b.csv"]' in several.model_dump_json()  # warns of what is no tuple
     assert overridden(config, carbon=folder / "de.csv").intensity.path == str(folder / "de.csv")
     assert overridden(config, carbon="a.csv").intensity.zones == {"FR": "MY_FR"}
     assert overridden(config, carbon=[]).intensity == config.intensity
