@@ -35,7 +35,9 @@ from jaxroute.errors import InputError
 from jaxroute.grid_inspection import inspect_intensity, is_intensity
 from jaxroute.inspection import inspect_trace
 from jaxroute.load.carbon import TYPICAL_DAY
+from jaxroute.load.grids.detection import FORMATS
 from jaxroute.load.messages import one_line
+from jaxroute.load.traces import UNKNOWN
 from jaxroute.options import Format, Out, Sources, Strict, StudyFile, Tokenizer, with_sources
 from jaxroute.report import turns
 from jaxroute.report.ablation import show_ablation
@@ -382,9 +384,14 @@ def inspect(
     """What a file of conversations, or of carbon intensity, holds, and what is wrong in it."""
     if str(file) == TYPICAL_DAY or (format is None and is_intensity(file)):
         show_intensity_inspection(inspect_intensity(file, basis=basis.value), console())
-    else:
+        return
+    try:
         told = inspect_trace(file, format=format, tokenizer=tokenizer, strict=strict)
-        show_trace_inspection(told, console())
+    except InputError as error:
+        if UNKNOWN not in str(error):
+            raise
+        raise InputError(f"{error}; or intensity of {FORMATS}") from error
+    show_trace_inspection(told, console())
 
 
 @app.command()

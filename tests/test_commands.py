@@ -44,6 +44,9 @@ def test_a_log_and_a_grid_are_told_apart_and_inspected(jaxroute, tmp_path):
     assert status == 0 and "DE" in out and "111.5" in out
     status, out, err = jaxroute("inspect", hours, "--format", "mooncake")
     assert status == 2 and not out and err.count("\n") == 1
+    log.write_text("a,b\n1,2\n")
+    status, out, err = jaxroute("inspect", log)
+    assert status == 2 and "burstgpt" in err and "or intensity of Electricity Maps" in err
     status, out, _ = jaxroute("inspect", "builtin:typical-day-2023")
     assert status == 0 and "typical day" in out
 
