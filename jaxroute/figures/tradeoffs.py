@@ -22,9 +22,12 @@ STAR: dict[str, Any] = {
     "facecolors": "none",
     "edgecolors": "black",
     "linewidths": 0.9,
-    "zorder": 40,
+    "zorder": 1.5,
 }
-"""How the baseline is drawn: hollow, so that it hides nothing."""
+"""How the baseline is drawn: hollow and below the others, so that it hides nothing."""
+
+PANEL_MM = 32.0
+"""Height that the points of a panel have, without what stands around it."""
 
 DENSE = 200
 """Points from which on they are drawn as a picture inside the figure, which stays small."""
@@ -93,8 +96,10 @@ def limit_g(rows: pd.DataFrame, baseline: str) -> float:
 
 def _steps(panel: "Axes", rows: pd.DataFrame, column: str) -> None:
     best = front(rows, column)
+    beyond = best.tail(1).assign(carbon_g=rows["carbon_g"].max())  # so that one point has a line
+    line = pd.concat([best, beyond])
     panel.plot(
-        best["carbon_g"], best[column], drawstyle="steps-post", color=style.BLACK, linewidth=0.8,
+        line["carbon_g"], line[column], drawstyle="steps-post", color=style.BLACK, linewidth=0.8,
         zorder=1, label="front: none has less carbon and is better",
     )  # fmt: skip
 
@@ -110,6 +115,8 @@ def _policies(
     near = own[own["carbon_g"] <= most_g]
     _steps(panel, near[near["policy"] != PLAN_ROW], against.column)
     others = [name for name in own["policy"] if name not in lines and name != baseline]
+    numbers = {name: str(n) for n, name in enumerate(others, 1)}
+    offsets = _offsets(near, against.column, numbers, panel.figure.get_figwidth())
     point: dict[str, Any] = {"edgecolors": "black", "linewidths": 0.3}
     for row in near.to_dict("records"):
         name, at = row["policy"], (row["carbon_g"], row[against.column])
@@ -122,12 +129,31 @@ def _policies(
             panel.scatter(*at, marker=line.marker, s=14, color=line.colour, zorder=above,
                           label=label, **look)  # fmt: skip
         else:
-            number = others.index(name) + 1
+            number = numbers[name]
             panel.scatter(*at, marker="o", s=7, color="white", edgecolors=style.GREY,
                           linewidths=0.6, zorder=2, label=f"{number} {label}")  # fmt: skip
             panel.annotate(
-                str(number), at, (2, 2), textcoords="offset points", fontsize=5.5, zorder=30
+                number, at, offsets[name], textcoords="offset points", fontsize=5.5, zorder=30
             )
+
+
+def _offsets(
+    near: pd.DataFrame, column: str, numbers: dict[str, str], figure_in: float
+) -> dict[str, style.Point]:
+    """Where the number of each policy stands beside its point, by name."""
+    rows = near.dropna(subset=["carbon_g", column])
+    columns = 2 if 25.4 * figure_in > style.SINGLE_MM else 1
+    sizes = 0.8 * 72 * figure_in / columns, 72 * PANEL_MM / 25.4
+    place = [
+        (size * (rows[name] - rows[name].min()) / (np.ptp(rows[name]) or 1.0)).to_numpy()
+        for name, size in zip(("carbon_g", column), sizes, strict=True)
+    ]
+    points = dict(zip(rows["policy"], zip(*place, strict=True), strict=True))
+    labelled = {name: at for name, at in points.items() if name in numbers}
+    free = [at for name, at in points.items() if name not in numbers]
+    texts = [numbers[name] for name in labelled]
+    found = style.apart(list(labelled.values()), texts, free)
+    return dict.fromkeys(numbers, (2.0, 2.0)) | dict(zip(labelled, found, strict=True))
 
 
 def _cloud(panel: "Axes", own: pd.DataFrame, against: Against, baseline: str) -> None:

@@ -22,6 +22,7 @@ from jaxroute.report.target import RECORD
 MOST_BYTES = 2**30
 """Of a table; none that a command writes comes near it."""
 
+Names = tuple[str, ...]
 
 UNBOUNDED = ("starts", "matched")
 """Tables that may hold infinite numbers."""
@@ -172,9 +173,7 @@ def _path(file: Path, values: Any, keys: Iterable[Any], kind: type = dict) -> An
     return values
 
 
-def _of_study(
-    place: Path, record: Mapping[str, Any]
-) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
+def _of_study(place: Path, record: Mapping[str, Any]) -> tuple[dict[str, Any], Names, Names]:
     """The study of the first cell, the names of what varies, and the policies whose tables do."""
     first = _path(place / RECORD, record, ("cells", 0))
     axes = tuple(name for name in first if name not in ("dataset", "notes", "seed"))

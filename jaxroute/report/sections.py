@@ -142,7 +142,8 @@ def _varied(results: Results, dataset: str, slug: str) -> Iterator[Shown | str]:
             f"What {policy} saves in every combination",
             f"Each cell is the saving of {policy} against {results.baseline} in the same world, in "
             "% of its carbon, and half the width of its 95 % interval: where it is the larger of "
-            f"the two, they are not told apart.{seeds} Combinations: {', '.join(axes)}.",
+            "the two, they are not told apart; without ±: too few sessions for an interval."
+            f"{seeds} Combinations: {', '.join(axes)}.",
             functools.partial(
                 heatmap.draw, rows, list(rows["retention"].unique()), ", ".join(axes)
             ),
@@ -191,9 +192,9 @@ def _swept(results: Results, dataset: str, slug: str) -> Iterator[Shown | str]:
             f"map-{slugs([field])[field]}-{slug}",
             f"How long caches live, and {field}",
             f"Each cell is the most that a setting with {field} in that range saves against "
-            f"{results.baseline}, in % of its carbon, and half the width of its 95 % interval; of "
-            f"the settings whose mean quality is at most {WORSE:g} below the baseline's. The best "
-            "of many settings is flattered by chance.",
+            f"{results.baseline}, in % of its carbon, and half the width of its 95 % interval "
+            "(without ±: too few sessions for one); of the settings whose mean quality is at most "
+            f"{WORSE:g} below the baseline's. The best of many settings is flattered by chance.",
             functools.partial(heatmap.draw, best, list(rows["retention"].unique()), field),
             best[["retention", "setting", *fields, *figures]],
         )
