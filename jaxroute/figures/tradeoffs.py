@@ -77,7 +77,7 @@ def draw(
                 _cloud(panel, scaled, against, baseline)
             else:
                 most_g = limit_g(rows, baseline) / unit_g
-                _policies(panel, scaled, against, baseline, lines, most_g)
+                _policies(panel, scaled, against, baseline, lines, most_g, width_mm)
             panel.set_title(f"caches: {style.short(retention)}")
             panel.set_xlabel(f"carbon ({unit} CO₂e)")
             panel.set_ylabel(against.label)
@@ -111,12 +111,13 @@ def _policies(
     baseline: str,
     lines: dict[str, series.Line],
     most_g: float,
+    width_mm: float,
 ) -> None:
     near = own[own["carbon_g"] <= most_g]
     _steps(panel, near[near["policy"] != PLAN_ROW], against.column)
     others = [name for name in own["policy"] if name not in lines and name != baseline]
     numbers = {name: str(n) for n, name in enumerate(others, 1)}
-    offsets = _offsets(near, against.column, numbers, panel.figure.get_figwidth())
+    offsets = _offsets(near, against.column, numbers, width_mm)
     point: dict[str, Any] = {"edgecolors": "black", "linewidths": 0.3}
     for row in near.to_dict("records"):
         name, at = row["policy"], (row["carbon_g"], row[against.column])
@@ -138,12 +139,12 @@ def _policies(
 
 
 def _offsets(
-    near: pd.DataFrame, column: str, numbers: dict[str, str], figure_in: float
+    near: pd.DataFrame, column: str, numbers: dict[str, str], width_mm: float
 ) -> dict[str, style.Point]:
     """Where the number of each policy stands beside its point, by name."""
     rows = near.dropna(subset=["carbon_g", column])
-    columns = 2 if 25.4 * figure_in > style.SINGLE_MM else 1
-    sizes = 0.8 * 72 * figure_in / columns, 72 * PANEL_MM / 25.4
+    columns = 2 if width_mm > style.SINGLE_MM else 1
+    sizes = 72 / 25.4 * 0.8 * width_mm / columns, 72 / 25.4 * PANEL_MM
     place = [
         (size * (rows[name] - rows[name].min()) / (np.ptp(rows[name]) or 1.0)).to_numpy()
         for name, size in zip(("carbon_g", column), sizes, strict=True)

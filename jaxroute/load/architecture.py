@@ -148,7 +148,7 @@ def read_architecture(path: str | Path, name: str | None = None) -> tuple[str, A
         if inner.get(key) or data.get(key):
             raise input_error(path, key, shown(inner.get(key) or data.get(key)), why)
     kind = inner.get("model_type", data.get("model_type"))
-    if kind not in FAMILIES and inner is not data and f"{kind}_text" in FAMILIES:
+    if inner is not data and f"{kind}_text" in FAMILIES:
         kind = f"{kind}_text"
     if isinstance(kind, str) and kind not in FAMILIES:
         mend = f"{known_names(kind, FAMILIES)}; or give params_total, layers, … as JSON"

@@ -23,7 +23,6 @@ MOST_BYTES = 2**30
 """Of a table; none that a command writes comes near it."""
 
 Names = tuple[str, ...]
-
 UNBOUNDED = ("starts", "matched")
 """Tables that may hold infinite numbers."""
 
