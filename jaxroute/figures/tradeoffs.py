@@ -67,6 +67,7 @@ def draw(
     count = series.panel_count(rows)
     figure, axes = style.panels(2 * count, width_mm, 50, most=count if count > 1 else 2)
     unit_g, unit = series.mass(min(rows["carbon_g"].max(), limit_g(rows, baseline)))
+    across_mm = width_mm / (max(count, 2) if width_mm > style.SINGLE_MM else 1)
     remaining = iter(axes)
     for against in AGAINST:
         for retention, own in series.by_retention(rows):
@@ -77,7 +78,7 @@ def draw(
                 _cloud(panel, scaled, against, baseline)
             else:
                 most_g = limit_g(rows, baseline) / unit_g
-                _policies(panel, scaled, against, baseline, lines, most_g, width_mm)
+                _policies(panel, scaled, against, baseline, lines, most_g, across_mm)
             panel.set_title(f"caches: {style.short(retention)}")
             panel.set_xlabel(f"carbon ({unit} CO₂e)")
             panel.set_ylabel(against.label)
@@ -111,13 +112,13 @@ def _policies(
     baseline: str,
     lines: dict[str, series.Line],
     most_g: float,
-    width_mm: float,
+    across_mm: float,
 ) -> None:
     near = own[own["carbon_g"] <= most_g]
     _steps(panel, near[near["policy"] != PLAN_ROW], against.column)
     others = [name for name in own["policy"] if name not in lines and name != baseline]
     numbers = {name: str(n) for n, name in enumerate(others, 1)}
-    offsets = _offsets(near, against.column, numbers, width_mm)
+    offsets = _offsets(near, against.column, numbers, across_mm)
     point: dict[str, Any] = {"edgecolors": "black", "linewidths": 0.3}
     for row in near.to_dict("records"):
         name, at = row["policy"], (row["carbon_g"], row[against.column])
@@ -139,12 +140,11 @@ def _policies(
 
 
 def _offsets(
-    near: pd.DataFrame, column: str, numbers: dict[str, str], width_mm: float
+    near: pd.DataFrame, column: str, numbers: dict[str, str], across_mm: float
 ) -> dict[str, style.Point]:
     """Where the number of each policy stands beside its point, by name."""
     rows = near.dropna(subset=["carbon_g", column])
-    columns = 2 if width_mm > style.SINGLE_MM else 1
-    sizes = 72 / 25.4 * 0.8 * width_mm / columns, 72 / 25.4 * PANEL_MM
+    sizes = 72 / 25.4 * 0.8 * across_mm, 72 / 25.4 * PANEL_MM
     place = [
         (size * (rows[name] - rows[name].min()) / (np.ptp(rows[name]) or 1.0)).to_numpy()
         for name, size in zip(("carbon_g", column), sizes, strict=True)
