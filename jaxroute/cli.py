@@ -35,7 +35,9 @@ from jaxroute.errors import InputError
 from jaxroute.grid_inspection import inspect_intensity, is_intensity
 from jaxroute.inspection import inspect_trace
 from jaxroute.load.carbon import TYPICAL_DAY
-from jaxroute.load.messages import one_line
+from jaxroute.load.grids.detection import FORMATS
+from jaxroute.load.messages import input_error, one_line
+from jaxroute.load.traces import UNKNOWN
 from jaxroute.options import Format, Out, Sources, Strict, StudyFile, Tokenizer, with_sources
 from jaxroute.report import turns
 from jaxroute.report.ablation import show_ablation
@@ -335,7 +337,10 @@ def explain(
 @app.command()
 def fleet(
     study: StudyFile = None,
-    out: Out = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory for the tables; with --derive a TOML file, a new one."),
+    ] = None,
     context: Annotated[
         int, typer.Option(help="Tokens of context that joules and seconds are told at.")
     ] = 1024,
@@ -361,12 +366,23 @@ def fleet(
             print(rows, end="")
         else:
             deriving.write_rows(out, rows)
+            console().print(f"{out}, for tables under [fleet]", markup=False)
         return
+    for option, value in (
+        ("--gpu", gpu),
+        ("--tensor-parallel", tensor_parallel),
+        ("--name", name),
+    ):
+        if value:
+            raise input_error(option, "", "no --derive beside it", "it with --derive only")
     with _at_work(out, FLEET_FILES) as (directory, _):
         listing = fleet_listing(read_config(study), context)
         if directory is not None:
             write_fleet(directory, listing)
-    show_fleet(listing, console())
+    screen = console()
+    show_fleet(listing, screen)
+    if out is not None:
+        screen.print(f"- tables in {out}", markup=False)
 
 
 @app.command()
@@ -382,9 +398,14 @@ def inspect(
     """What a file of conversations, or of carbon intensity, holds, and what is wrong in it."""
     if str(file) == TYPICAL_DAY or (format is None and is_intensity(file)):
         show_intensity_inspection(inspect_intensity(file, basis=basis.value), console())
-    else:
+        return
+    try:
         told = inspect_trace(file, format=format, tokenizer=tokenizer, strict=strict)
-        show_trace_inspection(told, console())
+    except InputError as error:
+        if UNKNOWN not in str(error):
+            raise
+        raise InputError(f"{error}; or intensity of {FORMATS}") from error
+    show_trace_inspection(told, console())
 
 
 @app.command()

@@ -31,8 +31,9 @@ class GridInspection:
       table: a row a zone: `zone`, as the file calls it; `region` that it is, empty if none;
         `format`, `signal` (empty: the file does not tell), `basis`; `start` of the first hour and
         `end` of the last, UTC; `hours` with a value, `missing_hours` between,
-        `longest_gap_hours`; `mean`, `min`, `max`, g/kWh; `daily_swing`, g/kWh, the mean over whole
-        UTC days of their maximum less their minimum, NaN without a whole day.
+        `longest_gap_hours`, and since when it lasts, `longest_gap_start`; `files`; `mean`, `min`,
+        `max`, g/kWh; `daily_swing`, g/kWh, the mean over whole UTC days of their maximum less
+        their minimum, NaN without a whole day.
       notes: what holds for the values and what was mended, in words.
     """
 
@@ -97,7 +98,8 @@ def _typical_day() -> list[Zone]:
 def _row(zone: Zone, region: str) -> dict[str, object]:
     hour, value = zone.hours
     there = len(hour) > 0
-    _, missing = gaps(zone.hours)
+    first, missing = gaps(zone.hours)
+    longest = first[missing.argmax()] if len(missing) else None
     return {
         "zone": zone.name,
         "region": region,
@@ -109,6 +111,8 @@ def _row(zone: Zone, region: str) -> dict[str, object]:
         "hours": len(hour),
         "missing_hours": int(missing.sum()),
         "longest_gap_hours": int(missing.max(initial=0)),
+        "longest_gap_start": pd.NaT if longest is None else _moment(longest),
+        "files": zone.files,
         "mean": value.mean() if there else np.nan,
         "min": value.min(initial=np.inf) if there else np.nan,
         "max": value.max(initial=-np.inf) if there else np.nan,

@@ -44,6 +44,9 @@ def test_a_log_and_a_grid_are_told_apart_and_inspected(jaxroute, tmp_path):
     assert status == 0 and "DE" in out and "111.5" in out
     status, out, err = jaxroute("inspect", hours, "--format", "mooncake")
     assert status == 2 and not out and err.count("\n") == 1
+    log.write_text("a,b\n1,2\n")
+    status, out, err = jaxroute("inspect", log)
+    assert status == 2 and "burstgpt" in err and "or intensity of Electricity Maps" in err
     status, out, _ = jaxroute("inspect", "builtin:typical-day-2023")
     assert status == 0 and "typical day" in out
 
@@ -52,6 +55,11 @@ def test_a_fleet_is_listed_and_written(jaxroute, tmp_path):
     status, out, _ = jaxroute("fleet", "--context", 2048, "--out", tmp_path / "fleet")
     assert status == 0 and "llama-3.1-70b-instruct" in out and "2,048 tokens" in out
     assert (tmp_path / "fleet" / "fleet.csv").exists()
+    assert f"tables in {tmp_path / 'fleet'}" in out.replace("\n", "")
+    status, out, err = jaxroute("report", tmp_path / "fleet")
+    assert status == 2 and "what fleet leaves, which has no report" in err
+    status, out, err = jaxroute("fleet", "--gpu", "H100")
+    assert status == 2 and not out and "--gpu: found no --derive beside it" in err
 
 
 def test_a_derived_model_joins_the_fleet(jaxroute, tmp_path):
@@ -60,7 +68,8 @@ def test_a_derived_model_joins_the_fleet(jaxroute, tmp_path):
     named = ("fleet", "--derive", described, "--gpu", "H100", "--name", "mine")
     status, out, _ = jaxroute(*named)
     assert status == 0 and "derived, ±30 %" in out
-    assert jaxroute(*named, "--out", rows)[0] == 0 and rows.read_text() == out
+    status, told, _ = jaxroute(*named, "--out", rows)
+    assert status == 0 and rows.read_text() == out and str(rows) in told.replace("\n", "")
     assert jaxroute(*named, "--out", rows)[0] == 2
     study.write_text('[fleet]\ntables = "rows.toml"\nmodels = ["mine"]\ngpus = ["H100-80GB-SXM"]\n')
     status, out, _ = jaxroute("fleet", study)

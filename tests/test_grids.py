@@ -20,7 +20,7 @@ from jaxroute.load.grids import content, detection, generation
 from jaxroute.load.grids.zones import aliases
 from jaxroute.online_study import without_traces
 from jaxroute.report.files import study_file
-from jaxroute.report.grid_inspection import show_intensity_inspection
+from jaxroute.report.grid_inspection import inspection_notes, show_intensity_inspection
 from jaxroute.study import overridden
 
 NEW = (
@@ -256,8 +256,8 @@ GOLDEN = {
     "ENTSO-E, a named zone": (
         a75(series("B14", {1: 1})), "FR", {"zones": {"FR": "10YSE-1--------K"}}, [12] * 3, "FR: ENT"
     ),
-    "tidy": (tidy([50, 60]), "FR", {}, [50, 60], "FR: tidy table, average, as its author says"),
-    "tidy, marginal": (tidy([50]), "FR", {"signal": "marginal"}, [50], "tidy table, marginal"),
+    "tidy": (tidy([50, 60]), "FR", {}, [50, 60], "FR: tidy table, average or marginal: as its a"),
+    "tidy, marginal": (tidy([50]), "FR", {"signal": "marginal"}, [50], "(taken as marginal)"),
     "tidy, without offset": (
         tidy([50, 60], offset=":00"), "FR", {}, [50, 60], "2 times without an offset taken as UTC"
     ),
@@ -323,6 +323,41 @@ def test_files_of_a_zone_join_and_regions_share_the_hours_that_all_have(put):
     assert "DE: tidy table" in read.note and "FR: Electricity Maps CSV" in read.note
 
 
+def test_what_is_there_again_with_the_same_value_counts_once(put):
+    again = tidy([1, 2]) + tidy([1, 2])[len(HEADER) :]
+    read = read_intensity(put(again, "again"), ["FR"])
+    assert read.g_per_kwh.tolist() == [[1], [2]]
+    same = "samples that are there again, with the same value, left out (first at 2024-01-15T0"
+    assert f"2 {same}0:00Z)" in read.note
+    pages = [put(eia({"NG": [100, 100]}), "a"), put(eia({"NG": [100, 100, 50]}), "b")]
+    read = read_intensity(pages, ["US-CISO"])
+    assert read.g_per_kwh.tolist() == [[490]] * 3 and f"2 {same}0:00Z of NG of CISO)" in read.note
+
+
+@pytest.mark.parametrize(
+    "text, hours, told",
+    [
+        (maps_api([1, 2], key="forecast"), 2, "a forecast of DE"),
+        (json.dumps(json.loads(maps_api([1]))["history"][0]), 1, "DE: Electricity Maps API"),
+    ],
+    ids=["forecast", "latest"],
+)
+def test_other_answers_of_electricity_maps(put, text, hours, told):
+    path = put(text)
+    assert is_intensity(path)
+    read = read_intensity(path, ["DE"])
+    assert read.g_per_kwh[:, 0].tolist() == [1, 2][:hours] and told in read.note
+
+
+def test_prose_in_a_directory_is_left_out_and_said(put):
+    folder = put(tidy([1]), "all/fr.csv").parent
+    put("About the data.", "all/README.txt")
+    put("", "all/.hidden")
+    left = "1 files of a directory that are no data, by their names, left out (first at README.txt)"
+    assert left in read_intensity(folder, ["FR"]).note
+    assert is_intensity(folder) and left in inspect_intensity(folder).notes
+
+
 def test_pages_of_generation_join_before_the_average(put):
     one, two = put(eia({"NG": [100]}), "a"), put(eia({"NUC": [100]}), "b")
     assert read_intensity([one, two], ["US-CISO"]).g_per_kwh.tolist() == [[251]]
@@ -330,6 +365,10 @@ def test_pages_of_generation_join_before_the_average(put):
 
 TOGETHER = {
     "twice": ([tidy([1, 2]), tidy([3])], ["FR"], "found 2024-01-15T00:00Z of FR, expected each ti"),
+    "half-hours twice": (
+        [uk([(1, 1)] * 3), uk([(1, 1)] * 2 + [(2, 2)])], ["GB"],
+        "found 2024-01-15T01:00Z of GB, expected each time once: ",
+    ),
     "two sources": ([tidy([1]), yearly([1], zone="FR")], ["FR"], "expected it from one source"),
     "two names": (
         [yearly([1], zone="US-CAL-CISO"), eia({"NG": [1]})], ["US-CISO"],
@@ -370,7 +409,7 @@ BAD = {
     ),
     "WattTime, text": (watttime(["low"]), "data[0].value: found 'low', expected a number from 0 t"),
     "WattTime, twice": (
-        watttime([1, 1]).replace(":05:00", ":00:00"),
+        watttime([1, 2]).replace(":05:00", ":00:00"),
         "data[1].point_time: found 2024-01-15T00:00Z once more, expected each time of a zone once",
     ),
     "yearly, no column": (
@@ -423,7 +462,17 @@ BAD = {
     ),
     "ENTSO-E, no data": (
         "<Acknowledgement_MarketDocument/>",
-        "found a document <Acknowledgement_MarketDocument>, expected <GL_MarketDocument>; the plat",
+        "found an answer of ENTSO-E (<Acknowledgement_MarketDocument>), expected <GL_MarketDocumen",
+    ),
+    "ENTSO-E, its reason": (
+        "<Acknowledgement_MarketDocument><Reason><code>999</code><text>No matching data</text>",
+        "found ENTSO-E's answer 'No matching data' (<Acknowledgement_MarketDocument>), expected <G",
+    ),
+    "XML, another": ("<rss/>", "found a document <rss>, expected <GL_MarketDocument> of ENTSO-E"),
+    "XML, a page": ("<!doctype html><p>", "found a page of HTML, expected intensity of "),
+    "JSON, an error": (
+        '{"error": {"code": "API_KEY_MISSING"}}',
+        """found the service's answer {"code": "API_KEY_MISSING"}, expected an answer of E""",
     ),
     "ENTSO-E, load": (a75(kind="A65"), "type: found 'A65', expected 'A75', actual generation per"),
     "ENTSO-E, unit": (a75(series("B14", {1: 1}, unit="MWH")), "TimeSeries 1, unit: found 'MWH', e"),
@@ -440,7 +489,7 @@ BAD = {
     ),
     "ENTSO-E, backwards": (a75(series("B14", {1: 1}, hours=-1, first=2)), "expected a whole numbe"),
     "ENTSO-E, twice": (
-        a75(series("B14", {1: 1}), series("B14", {1: 1})),
+        a75(series("B14", {1: 1}), series("B14", {1: 2})),
         "B14 of 10YSE-1--------K: found 2024-01-15T00:00Z once more",
     ),
     "ENTSO-E, no zone": (
@@ -533,11 +582,15 @@ def test_what_is_no_intensity(put, tmp_path):
         "session_id,turn\n",
         '{"id": "a", "text": "\\"point_time\\": 3"}',
         '{"intensity": 3, "prompt": "x"}',
+        '{"error": "x"}\n{"id": "a"}',
+        "session_id,timestamp,region\n",
+        "timestamp,tokens\n",
         "",
-        "<html>",
         "\0",
     ):
         assert not is_intensity(put(text))
+    for text in ("<html>", '{"error": "x"}', "timestamp,region\n"):  # its reader says what is wrong
+        assert is_intensity(put(text))
     assert not is_intensity(put("PAR1xxxx")) and not is_intensity(tmp_path / "none")
     frame = pd.DataFrame({"timestamp": ["2024-01-15"], "region": "FR", "gco2_per_kwh": 1.0})
     frame.to_parquet(tmp_path / "tidy.parquet")
@@ -609,7 +662,9 @@ def test_options_in_place_of_a_study_s_files(study):
     _, folder = study
     config = read_config(folder / "study.toml")
     for carbon in (["a.csv", "b.csv"], ("a.csv", "b.csv")):
-        assert overridden(config, carbon=carbon).intensity.paths == ("a.csv", "b.csv")
+        several = overridden(config, carbon=carbon)
+        assert several.intensity.path == ("a.csv", "b.csv")
+        assert '"path":["a.csv","b.csv"]' in several.model_dump_json()  # warns of what is no tuple
     assert overridden(config, carbon=folder / "de.csv").intensity.path == str(folder / "de.csv")
     assert overridden(config, carbon="a.csv").intensity.zones == {"FR": "MY_FR"}
     assert overridden(config, carbon=[]).intensity == config.intensity
@@ -647,16 +702,20 @@ def test_an_inspection_tells_what_is_there_and_what_is_not(put):
     assert row["end"] == pd.Timestamp("2024-01-16T06:00Z")
     assert (row["hours"], row["missing_hours"], row["longest_gap_hours"]) == (25, 5, 5)
     assert (row["min"], row["max"], row["mean"]) == (50, 300, 4850 / 25)
+    assert row["longest_gap_start"] == pd.Timestamp("2024-01-16T00:00Z")
+    assert "SG (5 h from 2024-01-16 00:00)" in " ".join(inspection_notes(told))
     assert row["daily_swing"] == 200 and np.isnan(other["daily_swing"])
 
 
 @pytest.mark.parametrize("width", [200, 70])
 def test_an_inspection_on_a_terminal(put, width):
-    marginal = put(watttime([1000] * 24, zone="[HQ]"))
+    marginal, other = put(watttime([1000] * 24, zone="[HQ]"), "a"), put(tidy([1]), "b")
     out = Console(width=width, record=True, file=io.StringIO())
-    show_intensity_inspection(inspect_intensity(marginal), out)
-    text = " ".join(out.export_text().split())
-    for word in ("[HQ]", "none", "453.6", "marginal intensity", "zones.REGION", "lb/MWh"):
+    show_intensity_inspection(inspect_intensity([marginal, other]), out)
+    rendered = out.export_text()
+    text = " ".join(rendered.split())
+    assert "/b:tidytable" in "".join(rendered.split())
+    for word in ("[HQ]", "none", "453.6", "WattTime v3, marginal", "zones.REGION", "lb/MWh"):
         assert word in text
     assert ("longest gap h" in text) == (width == 200)
 

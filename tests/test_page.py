@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 import re
 import shutil
 import subprocess
@@ -326,6 +327,42 @@ def test_a_map_of_settings_shows_the_best_of_each_bin_at_no_less_quality():
     assert best["gate_strength"].is_monotonic_increasing
     few = heatmap.of_settings(rows.assign(gate_strength=rows["gate_strength"] % 3), "gate_strength")
     assert few["column"].tolist() == ["0", "1", "2"]
+
+
+def test_labels_lie_off_each_other_and_off_points():
+    points = [(0.0, 0.0), (3.0, 1.0), (3.0, 1.0), (1.0, 4.0)]
+    found = style.apart(points, ["1", "2", "3", "14"], [(6.0, 3.0)])
+    boxes = [
+        (x + dx, y + dy, x + dx + style.LETTER_PT * n, y + dy + style.LINE_PT)
+        for (x, y), (dx, dy), n in zip(points, found, (1, 1, 1, 2), strict=True)
+    ]
+    assert not any(style._overlap(*pair) for pair in itertools.combinations(boxes, 2))
+    assert style.apart([(0, 0)], ["1"], []) == [style.OFFSETS_PT[0]]
+
+
+def test_a_front_of_one_point_has_a_line():
+    rows = pd.DataFrame({"carbon_g": [2.0, 1.0, 3.0], "mean_quality": [0.4, 0.5, 0.3]})
+    _, (panel,) = style.panels(1, style.SINGLE_MM, 50)
+    tradeoffs._steps(panel, rows, "mean_quality")
+    assert panel.lines[0].get_xydata().tolist() == [[1, 0.5], [3, 0.5]]
+
+
+def test_panels_that_share_an_axis_all_have_its_numbers():
+    _, axes = style.panels(3, style.SINGLE_MM, 30, sharex=True)
+    assert all(panel.xaxis.get_tick_params()["labelbottom"] for panel in axes)
+
+
+def test_a_study_shows_the_policy_that_it_varies(tmp_path):
+    place = made_results.varied(tmp_path / "made")
+    plan = json.loads((place / "plan.json").read_text())
+    plan["cells"] = [
+        {"study": each["study"] | {"policy": {"smallest_model": {"hysteresis": n}}}}
+        for n, each in enumerate(plan["cells"])
+    ]
+    (place / "plan.json").write_text(json.dumps(plan))
+    found = read_results(place)
+    assert found.varied == ("smallest_model",)
+    assert sections(found)[0].shown[0].title == "What smallest_model saves in every combination"
 
 
 def test_the_front_is_of_what_none_beats_in_both():

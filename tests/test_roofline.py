@@ -244,6 +244,8 @@ def test_names(tmp_path):
         (b"\xff\xfe", "m.json: found 'utf-8' codec"),
         ({}, "m.json: model_type: found nothing, expected a value: it is required (and 6 more)"),
         (LLAMA | {"model_type": "gpt2"}, "m.json: model_type: found 'gpt2', expected a model_type"),
+        ({"model_type": "mamba", "hidden_size": 768}, "m.json: model_type: found 'mamba', exp"),
+        (LLAMA | {"num_key_value_heads": 5}, "num_key_value_heads: found 5 beside 32 heads, expec"),
         (LLAMA | {"hidden_size": "4096"}, "hidden_size: found '4096', expected a whole number"),
         (LLAMA | {"hidden_size": 10**400}, "m.json: hidden_size: found 1000"),
         (LLAMA | {"num_hidden_layers": 0}, "num_hidden_layers: found 0, expected a number >= 1"),
@@ -254,6 +256,7 @@ def test_names(tmp_path):
         (PLAIN | {"layer": 3}, "m.json: layer: found an unknown key, expected an allowed one; did"),
         (PLAIN | {"params_total": 8.0}, "params_total: found 8.0, expected a number >= 1e+06"),
         (PLAIN | {"experts": 4}, "m.json: experts_per_token: found 0 of 4 experts, expected from"),
+        (PLAIN | {"kv_heads": 5}, "m.json: kv_heads: found 5 beside 32 heads, expected a number"),
         (PLAIN | {"dtype_bytes": 1}, "m.json: dtype_bytes: found 1, expected 2: the roofline is"),
         (PLAIN | {"model": "a b"}, "m.json: model: found 'a b', expected letters, digits and"),
         (PLAIN | {"model": "qwen2.5-7b-instruct"}, "the name of a bundled model, expected a name"),
@@ -269,6 +272,23 @@ def test_architectures_that_cannot_be_read(tmp_path, data, expected):
         derive(path, ["H100"])
     assert expected in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_gemma3_with_what_its_files_leave_out(tmp_path):
+    inner = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    data = {"model_type": "gemma3", "text_config": inner | {"sliding_window": 1024}}
+    name, found, notes = read_architecture(_write(tmp_path / "gemma-4b.json", data))
+    assert (name, found.heads, found.kv_heads, found.head_dim) == ("gemma-4b", 8, 4, 256)
+    assert found.params_total == pytest.approx(3.88e9, rel=1e-3)
+    assert "of its text_config alone" in notes and "sliding windows not modelled" in notes
+
+
+@pytest.mark.parametrize("data", [LLAMA, PLAIN])
+def test_a_file_whose_stem_is_no_name(tmp_path, data):
+    path = _write(tmp_path / "a copy.json", data)
+    with pytest.raises(InputError, match=r"found the name 'a copy', .* give one by --name"):
+        read_architecture(path)
+    assert read_architecture(path, "mine")[0] == "mine"
 
 
 @pytest.mark.parametrize(

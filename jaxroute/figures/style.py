@@ -9,7 +9,7 @@ import html
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+
+Point = tuple[float, float]
 
 SINGLE_MM, DOUBLE_MM = 89.0, 183.0
 """Width of one column and of two."""
@@ -124,6 +126,8 @@ def panels(
     axes = figure.subplots(rows, columns, squeeze=False, **share).ravel()
     for unused in axes[count:]:
         unused.set_axis_off()
+    for panel in axes[:count]:
+        panel.tick_params(axis="x", labelbottom=True)  # shared axes: numbers where a title is
     return figure, list(axes[:count])
 
 
@@ -149,6 +153,52 @@ def bars_mm(count: int) -> float:
 def beside(panel: "Axes", end: float, row: float, text: str) -> None:
     """Writes text to the right of a bar."""
     panel.annotate(text, (end, row), (2, 0), textcoords="offset points", va="center", fontsize=5.5)
+
+
+OFFSETS_PT = [
+    (side * out, up)
+    for out in (2.0, 5.0, 8.0)
+    for up in (2.0, -7.0, -2.5, 6.5, -11.5, 11.0)
+    for side in (1, -1)
+]
+"""Where a label may stand, from its point to its nearer lower corner; the first is best."""
+
+LETTER_PT, LINE_PT = 3.4, 5.0
+"""Of a label's digit and height."""
+
+
+def apart(
+    points_pt: Sequence[Point], texts: Sequence[str], others_pt: Sequence[Point]
+) -> list[Point]:
+    """Offsets of labels from their points so that they lie off each other and off all points.
+
+    Args:
+      points_pt: of each label, in points of print.
+      texts: the labels, a letter or a few.
+      others_pt: points without a label.
+
+    Returns:
+      Where the lower left corner of each label stands, from its point; the first of `OFFSETS_PT`
+      that is free, or the one that covers least.
+    """
+    taken = [(x - 1.5, y - 1.5, x + 1.5, y + 1.5) for x, y in (*points_pt, *others_pt)]
+    found = []
+    for (x, y), text in zip(points_pt, texts, strict=True):
+        wide = LETTER_PT * len(text)
+        corners = [(dx if dx > 0 else dx - wide, dy) for dx, dy in OFFSETS_PT]
+        boxes = [(x + dx, y + dy, x + dx + wide, y + dy + LINE_PT) for dx, dy in corners]
+        covered = [sum(_overlap(box, other) for other in taken) for box in boxes]
+        best = int(np.argmin(covered))
+        taken.append(boxes[best])
+        found.append(corners[best])
+    return found
+
+
+def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
+    """Area that two boxes (left, bottom, right, top) share."""
+    wide = min(one[2], other[2]) - max(one[0], other[0])
+    high = min(one[3], other[3]) - max(one[1], other[1])
+    return max(wide, 0.0) * max(high, 0.0)
 
 
 def thousands(axis: "Axis") -> None:

@@ -22,9 +22,12 @@ STAR: dict[str, Any] = {
     "facecolors": "none",
     "edgecolors": "black",
     "linewidths": 0.9,
-    "zorder": 40,
+    "zorder": 1.5,
 }
-"""How the baseline is drawn: hollow, so that it hides nothing."""
+"""How the baseline is drawn: hollow and below the others, so that it hides nothing."""
+
+PANEL_MM = 32.0
+"""Height that the points of a panel have, without what stands around it."""
 
 DENSE = 200
 """Points from which on they are drawn as a picture inside the figure, which stays small."""
@@ -64,6 +67,7 @@ def draw(
     count = series.panel_count(rows)
     figure, axes = style.panels(2 * count, width_mm, 50, most=count if count > 1 else 2)
     unit_g, unit = series.mass(min(rows["carbon_g"].max(), limit_g(rows, baseline)))
+    across_mm = width_mm / (max(count, 2) if width_mm > style.SINGLE_MM else 1)
     remaining = iter(axes)
     for against in AGAINST:
         for retention, own in series.by_retention(rows):
@@ -74,7 +78,7 @@ def draw(
                 _cloud(panel, scaled, against, baseline)
             else:
                 most_g = limit_g(rows, baseline) / unit_g
-                _policies(panel, scaled, against, baseline, lines, most_g)
+                _policies(panel, scaled, against, baseline, lines, most_g, across_mm)
             panel.set_title(f"caches: {style.short(retention)}")
             panel.set_xlabel(f"carbon ({unit} CO₂e)")
             panel.set_ylabel(against.label)
@@ -93,8 +97,10 @@ def limit_g(rows: pd.DataFrame, baseline: str) -> float:
 
 def _steps(panel: "Axes", rows: pd.DataFrame, column: str) -> None:
     best = front(rows, column)
+    beyond = best.tail(1).assign(carbon_g=rows["carbon_g"].max())  # so that one point has a line
+    line = pd.concat([best, beyond])
     panel.plot(
-        best["carbon_g"], best[column], drawstyle="steps-post", color=style.BLACK, linewidth=0.8,
+        line["carbon_g"], line[column], drawstyle="steps-post", color=style.BLACK, linewidth=0.8,
         zorder=1, label="front: none has less carbon and is better",
     )  # fmt: skip
 
@@ -106,10 +112,13 @@ def _policies(
     baseline: str,
     lines: dict[str, series.Line],
     most_g: float,
+    across_mm: float,
 ) -> None:
     near = own[own["carbon_g"] <= most_g]
     _steps(panel, near[near["policy"] != PLAN_ROW], against.column)
     others = [name for name in own["policy"] if name not in lines and name != baseline]
+    numbers = {name: str(n) for n, name in enumerate(others, 1)}
+    offsets = _offsets(near, against.column, numbers, across_mm)
     point: dict[str, Any] = {"edgecolors": "black", "linewidths": 0.3}
     for row in near.to_dict("records"):
         name, at = row["policy"], (row["carbon_g"], row[against.column])
@@ -122,12 +131,30 @@ def _policies(
             panel.scatter(*at, marker=line.marker, s=14, color=line.colour, zorder=above,
                           label=label, **look)  # fmt: skip
         else:
-            number = others.index(name) + 1
+            number = numbers[name]
             panel.scatter(*at, marker="o", s=7, color="white", edgecolors=style.GREY,
                           linewidths=0.6, zorder=2, label=f"{number} {label}")  # fmt: skip
             panel.annotate(
-                str(number), at, (2, 2), textcoords="offset points", fontsize=5.5, zorder=30
+                number, at, offsets[name], textcoords="offset points", fontsize=5.5, zorder=30
             )
+
+
+def _offsets(
+    near: pd.DataFrame, column: str, numbers: dict[str, str], across_mm: float
+) -> dict[str, style.Point]:
+    """Where the number of each policy stands beside its point, by name."""
+    rows = near.dropna(subset=["carbon_g", column])
+    sizes = 72 / 25.4 * 0.8 * across_mm, 72 / 25.4 * PANEL_MM
+    place = [
+        (size * (rows[name] - rows[name].min()) / (np.ptp(rows[name]) or 1.0)).to_numpy()
+        for name, size in zip(("carbon_g", column), sizes, strict=True)
+    ]
+    points = dict(zip(rows["policy"], zip(*place, strict=True), strict=True))
+    labelled = {name: at for name, at in points.items() if name in numbers}
+    free = [at for name, at in points.items() if name not in numbers]
+    texts = [numbers[name] for name in labelled]
+    found = style.apart(list(labelled.values()), texts, free)
+    return dict.fromkeys(numbers, (2.0, 2.0)) | dict(zip(labelled, found, strict=True))
 
 
 def _cloud(panel: "Axes", own: pd.DataFrame, against: Against, baseline: str) -> None:

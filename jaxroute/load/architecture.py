@@ -6,10 +6,11 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
+from jaxroute.errors import InputError
 from jaxroute.load.files import resolve
 from jaxroute.load.messages import input_error, known_names, shown
-from jaxroute.load.own_rows import Context, Count, ModelRow
-from jaxroute.load.toml import Section, validate
+from jaxroute.load.own_rows import Context, Count, Label, ModelRow
+from jaxroute.load.toml import Section, refusal, validate
 from jaxroute.load.values import Name, Switch
 from jaxroute.roofline import DTYPE_BYTES, Architecture
 
@@ -51,6 +52,21 @@ FAMILIES = {
     "gemma3_text": Family(qk_norm=True, norms=4, tied=True),
 }
 """By `model_type`, those whose parameters are counted, as Hugging Face transformers builds them."""
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma3_text": {
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 262_208,
+        "max_position_embeddings": 131_072,
+        "sliding_window": 4096,
+    }
+}
+"""What files of a `model_type` leave out (transformers, configuration_gemma3.py)."""
 
 
 class Config(Section):
@@ -114,10 +130,13 @@ def read_architecture(path: str | Path, name: str | None = None) -> tuple[str, A
     """
     data = _json(path)
     if "params_total" in data:
-        row = validate({"model": _stem(path)} | data, Plain, str(path))
+        own = name or data.get("model") or _named(path)
+        row = validate(data | {"model": own}, Plain, str(path))
         if row.dtype_bytes not in (None, DTYPE_BYTES):
             found = f"{row.dtype_bytes:g}"
             raise input_error(path, "dtype_bytes", found, f"{DTYPE_BYTES}: the roofline is of bf16")
+        if row.heads % row.kv_heads:
+            raise _uneven(path, "kv_heads", row.kv_heads, row.heads)
         shape = {key: getattr(row, key) for key in Plain.model_fields if key in _SHAPE}
         model = Architecture(**shape | {"params_active": row.params_active or row.params_total})
         return name or row.model, model, row.notes
@@ -128,22 +147,25 @@ def read_architecture(path: str | Path, name: str | None = None) -> tuple[str, A
     ):
         if inner.get(key) or data.get(key):
             raise input_error(path, key, shown(inner.get(key) or data.get(key)), why)
-    told = {key: inner[key] for key in Config.model_fields if inner.get(key) is not None}
-    config = validate(told, Config, str(path))
-    if config.model_type not in FAMILIES:
-        mend = (
-            f"{known_names(config.model_type, FAMILIES)}; or give params_total, layers, … as JSON"
-        )
+    kind = inner.get("model_type", data.get("model_type"))
+    if inner is not data and f"{kind}_text" in FAMILIES:
+        kind = f"{kind}_text"
+    if isinstance(kind, str) and kind not in FAMILIES:
+        mend = f"{known_names(kind, FAMILIES)}; or give params_total, layers, … as JSON"
         expected = "a model_type whose parameters can be counted"
-        raise input_error(path, "model_type", shown(config.model_type), expected, mend)
-    given = data.get("_name_or_path")
-    own = Path(given).name if isinstance(given, str) else ""
+        raise input_error(path, "model_type", shown(kind), expected, mend)
+    given = {key: inner[key] for key in Config.model_fields if inner.get(key) is not None}
+    given |= {} if kind is None else {"model_type": kind}
+    defaults = DEFAULTS.get(kind, {}) if isinstance(kind, str) else {}
+    config = validate(defaults | given, Config, str(path))
+    origin = data.get("_name_or_path")
+    own = Path(origin).name if isinstance(origin, str) else ""
     notes = []
     if inner is not data:
         notes.append("of its text_config alone")
     if config.windowed:
         notes.append("sliding windows not modelled: KV and attention are those of full attention")
-    return name or own or _stem(path), counted(config, str(path)), "; ".join(notes)
+    return name or own or _named(path), counted(config, str(path)), "; ".join(notes)
 
 
 _SHAPE = set(Architecture.__dataclass_fields__)
@@ -164,7 +186,7 @@ def counted(config: Config, source: str = "config.json") -> Architecture:
       source: the file, for messages.
 
     Raises:
-      InputError: if heads do not divide the width, or experts are not whole.
+      InputError: if heads do not divide the width, or KV heads the heads, or experts are not whole.
     """
     family, h, layers = FAMILIES[config.model_type], config.hidden_size, config.num_hidden_layers
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -172,6 +194,8 @@ def counted(config: Config, source: str = "config.json") -> Architecture:
     if config.head_dim is None and h % heads:
         found, expected = f"{heads} beside hidden_size {h}", "a number that divides it, or head_dim"
         raise input_error(source, "num_attention_heads", found, expected)
+    if heads % kv_heads:
+        raise _uneven(source, "num_key_value_heads", kv_heads, heads)
     d = config.head_dim or h // heads
     q, kv = heads * d, kv_heads * d
     attention = 2 * h * q + 2 * h * kv
@@ -206,6 +230,17 @@ def counted(config: Config, source: str = "config.json") -> Architecture:
         experts=experts if sparse else 0,
         experts_per_token=chosen if sparse else 0,
     )
+
+
+def _uneven(path: str | Path, key: str, kv_heads: int, heads: int) -> InputError:
+    return input_error(path, key, f"{kv_heads} beside {heads} heads", "a number that divides them")
+
+
+def _named(path: str | Path) -> str:
+    """The stem, if it is a name that a model can have."""
+    if expected := refusal(Label, _stem(path)):
+        raise input_error(path, "", f"the name {_stem(path)!r}", expected, "give one by --name")
+    return _stem(path)
 
 
 def _stem(path: str | Path) -> str:

@@ -15,7 +15,7 @@ from jaxroute.load.grids.electricity_maps import BASES
 from jaxroute.load.grids.generation import BASIS as BY_FUEL
 from jaxroute.load.grids.hours import LONGEST_GAP, at_hours, gaps
 from jaxroute.load.grids.joining import Zone, joined, read_all, signal_of
-from jaxroute.load.grids.readings import AVERAGE, HOUR_S, MARGINAL, utc
+from jaxroute.load.grids.readings import AVERAGE, HOUR_S, MARGINAL, described, utc
 from jaxroute.load.grids.zones import aliases, chosen
 from jaxroute.load.messages import input_error, one_line, shown
 from jaxroute.load.repairs import Repairs
@@ -66,8 +66,8 @@ def read_intensity(
     ENTSO-E (A75) or EIA (v2, fuel-type-data), gzipped or not, or tidy tables (CSV or Parquet):
     `timestamp` (the hour's beginning, ISO-8601 or epoch seconds, UTC unless it has an offset),
     `region` and `gco2_per_kwh`. Which it is, the contents tell. One zone may stand in several
-    files, each time of it once. Samples of less than an hour are averaged, up to three missing
-    hours in a row interpolated, and both counted in the note.
+    files; where they overlap they must agree. Samples of less than an hour are averaged, up to
+    three missing hours in a row interpolated, and both counted in the note.
 
     `builtin:typical-day-2023` holds the mean of each month and UTC hour of 2023 (Electricity Maps
     2025, life-cycle consumption intensity); every hour of `span`, in whatever year, reads the mean
@@ -84,8 +84,8 @@ def read_intensity(
       signal: `average` or `marginal`; a file of the other is refused.
 
     Raises:
-      InputError: if a region is unknown; at a bad value, a time that is there twice, or more than
-        three missing hours.
+      InputError: if a region is unknown; at a bad value, a time that is there with two values,
+        or more than three missing hours.
     """
     paths = [str(path)] if isinstance(path, str | Path) else [str(each) for each in path]
     if basis not in BASES or signal not in (AVERAGE, MARGINAL):
@@ -161,7 +161,8 @@ def _joined(
     told = [f"{files}: {len(hour)} hours from {start:%Y-%m-%dT%H:%MZ}"]
     kinds: dict[str, list[str]] = {}
     for region, zone in zip(regions, of, strict=True):
-        kind = f"{zone.format}, {zone.signal or signal}, {zone.basis}"
+        kind = described(zone.format, zone.signal, zone.basis)
+        kind += "" if zone.signal else f" (taken as {signal})"
         kinds.setdefault(kind, []).append(region)
     told += [f"{', '.join(names)}: {kind}" for kind, names in kinds.items()]
     if len({zone.basis for zone in of}) > 1:

@@ -16,6 +16,10 @@ BUILTIN_FILES = {
 """File of each `builtin:` name in `jaxroute/data`."""
 
 
+PROSE = (".md", ".txt", ".rst", ".pdf")
+"""Suffixes of files that tell of the data beside them."""
+
+
 def package_file(name: str) -> Path:
     """Path of a table in `jaxroute/data`; its compressed form where only that is there."""
     path = Path(str(resources.files("jaxroute") / "data" / name))
@@ -68,14 +72,26 @@ def parts(path: str | Path) -> list[Path]:
 
 
 def listed(path: str | Path) -> list[str]:
-    """A path; in place of a directory without Parquet, the files in it in order of their names."""
+    """A path; in place of a directory without Parquet, the files in it in order of their names.
+
+    Hidden files are left out, and those that are `PROSE` by their names.
+    """
     try:
         if not os.path.isdir(path) or next(Path(path).rglob("*.parquet"), None) is not None:
             return [os.fspath(path)]
         found = [each for each in Path(path).iterdir() if each.is_file() and each.name[0] != "."]
     except OSError as error:
         raise input_error(path, "", str(error), "a readable directory") from error
-    return [str(each) for each in sorted(found)] or [os.fspath(path)]
+    data = [each for each in found if each.suffix.lower() not in PROSE]
+    return [str(each) for each in sorted(data)] or [os.fspath(path)]
+
+
+def left_out(path: str | Path) -> list[str]:
+    """Names of the files in a directory that `listed` leaves out as prose, such as a README.txt."""
+    if not os.path.isdir(path) or listed(path) == [os.fspath(path)]:
+        return []
+    every = sorted(Path(path).iterdir())
+    return [each.name for each in every if each.name[0] != "." and each.suffix.lower() in PROSE]
 
 
 def sha256(path: str | Path) -> str:

@@ -35,6 +35,9 @@ TIDY = "tidy"
 
 JSON, CSV, PARQUET = "JSON", "CSV", "Parquet"
 
+UNKNOWN = "a trace of a known format"
+"""What was expected of a file that is none."""
+
 _SAMPLE = 64
 """Records that are looked at for their keys: a log may begin with others than requests."""
 
@@ -198,4 +201,4 @@ def _tidy_or_not(name: str, kind: str, columns: Sequence[str]) -> str:
 def _refuse(name: str, kind: str, found: Sequence[str]) -> str:
     what, listed = "keys" if kind == JSON else "columns", ", ".join(found)[:120] or "none"
     mend = f"formats: {', '.join(FORMATS)}; name one if it is one of them"
-    raise input_error(name, "", f"{kind} with {what} {listed}", "a trace of a known format", mend)
+    raise input_error(name, "", f"{kind} with {what} {listed}", UNKNOWN, mend)

@@ -122,8 +122,8 @@ def figures(
             "How long caches live, and what makes a session stay",
             f"Each cell is the saving against {baseline} under the same retention{where}, in % of "
             "its carbon, and half the width of its 95 % interval: where it is the larger of the "
-            "two, the two are not told apart. Rows: how long caches live; columns: what keeps a "
-            "session where it is.",
+            "two, the two are not told apart; without ±: too few sessions for an interval. Rows: "
+            "how long caches live; columns: what keeps a session where it is.",
             functools.partial(
                 heatmap.draw, named, list(rows["retention"].unique()), "what makes a session stay"
             ),

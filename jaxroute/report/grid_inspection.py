@@ -10,7 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from jaxroute.grid_inspection import GridInspection
+from jaxroute.load.carbon import names_of
 from jaxroute.load.grids.hours import LONGEST_GAP
+from jaxroute.load.grids.readings import described
 from jaxroute.report.tables import grid, put, put_notes
 
 COLUMNS = {
@@ -37,9 +39,10 @@ CHOICES = [
 def show_intensity_inspection(told: GridInspection, out: Console) -> None:
     """Prints a table for each format, and what to know of it."""
     kinds = ["format", "signal", "basis"]
-    for (form, signal, basis), rows in told.table.groupby(kinds, sort=False):
-        kind = f"{signal} intensity" if signal else "average or marginal: the file does not tell"
-        title = f"{told.name}: {form}, {kind}, {basis}"
+    kind: Any
+    for kind, rows in told.table.groupby(kinds, sort=False):
+        files = list(dict.fromkeys(file for several in rows["files"] for file in several))
+        title = f"{names_of(files)}: {described(*kind)}"
         put(out, functools.partial(_table, rows.to_dict("records")), title, CHOICES)
     put_notes(out, inspection_notes(told))
 
@@ -54,8 +57,12 @@ def inspection_notes(told: GridInspection) -> Iterator[str]:
         )
     long = told.table["longest_gap_hours"] > LONGEST_GAP
     if long.any():
-        names = ", ".join(told.table["zone"][long].head(5))
-        yield f"a study refuses gaps of more than {LONGEST_GAP} h: {names}"
+        rows = told.table[long].head(5).to_dict("records")
+        gaps = (
+            f"{row['zone']} ({row['longest_gap_hours']} h from {_time(row['longest_gap_start'])})"
+            for row in rows
+        )
+        yield f"a study refuses gaps of more than {LONGEST_GAP} h: {', '.join(gaps)}"
     yield from told.notes
 
 

@@ -22,7 +22,7 @@ from jaxroute.report.target import RECORD
 MOST_BYTES = 2**30
 """Of a table; none that a command writes comes near it."""
 
-
+Names = tuple[str, ...]
 UNBOUNDED = ("starts", "matched")
 """Tables that may hold infinite numbers."""
 
@@ -37,6 +37,7 @@ class Results:
       record: of `run.json`.
       study: as resolved; of a grid, that of its first cell.
       baseline: the policy that savings are against.
+      varied: of a study, the policies that it varies by their own tables.
       axes: of a study, what it varies, the seed apart.
       fields: of a sweep, what it swept.
       tables: by the name of their file.
@@ -49,6 +50,7 @@ class Results:
     baseline: str
     axes: tuple[str, ...]
     fields: tuple[str, ...]
+    varied: tuple[str, ...]
     tables: Mapping[str, pd.DataFrame]
 
     @property
@@ -70,13 +72,16 @@ def read_results(directory: str | Path) -> Results:
         raise input_error(directory, "", found, "a directory that a command wrote by --out")
     record = _record(place)
     kind = next((kind for kind in KINDS if kind.key in record), None)
+    if (place / "fleet.csv").is_file():
+        raise _not_a_result(place, "what fleet leaves, which has no report")
     if kind is None:
         raise _not_a_result(place / RECORD, "a record of none of the commands")
     study = _part(place / RECORD, record, "study", dict, {})
     axes: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
+    varied: tuple[str, ...] = ()
     if kind.command == "study":
-        study, axes = _of_study(place, record)
+        study, axes, varied = _of_study(place, record)
     if kind.command == "sweep":
         fields = tuple(_path(place / RECORD, study, ("sweep", "space")))
     baseline = _path(place / RECORD, study, ("baseline",), str)
@@ -97,6 +102,7 @@ def read_results(directory: str | Path) -> Results:
         baseline=baseline,
         axes=axes,
         fields=fields,
+        varied=varied,
         tables=tables,
     )
     _check(place, results)
@@ -166,11 +172,18 @@ def _path(file: Path, values: Any, keys: Iterable[Any], kind: type = dict) -> An
     return values
 
 
-def _of_study(place: Path, record: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The study of the first cell, and the names of what varies."""
+def _of_study(place: Path, record: Mapping[str, Any]) -> tuple[dict[str, Any], Names, Names]:
+    """The study of the first cell, the names of what varies, and the policies whose tables do."""
     first = _path(place / RECORD, record, ("cells", 0))
     axes = tuple(name for name in first if name not in ("dataset", "notes", "seed"))
-    return _path(place / PLAN, _json(place / PLAN), ("cells", 0, "study")), axes
+    plan = _json(place / PLAN)
+    study = _path(place / PLAN, plan, ("cells", 0, "study"))
+    tables: dict[str, set[str]] = {}
+    for cell in _path(place / PLAN, plan, ("cells",), list):
+        own = _path(place / PLAN, cell, ("study",)).get("policy") or {}
+        for name, table in own.items() if isinstance(own, dict) else ():
+            tables.setdefault(name, set()).add(json.dumps(table, sort_keys=True))
+    return study, axes, tuple(name for name, several in tables.items() if len(several) > 1)
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")

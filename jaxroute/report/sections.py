@@ -26,6 +26,10 @@ MOST_DATASETS = 6
 """With figures; of more the page says that they are left out."""
 
 
+MOST_MAPS = 3
+"""Of a study, one for each policy that it varies."""
+
+
 class Section(NamedTuple):
     """Figures under one heading; `said` are sentences, such as why a figure is left out."""
 
@@ -118,24 +122,28 @@ def _places(results: Results, dataset: str, slug: str) -> Shown:
 
 
 def _varied(results: Results, dataset: str, slug: str) -> Iterator[Shown | str]:
-    policy, axes = shown_policy(results.summary, results.baseline), results.axes
-    own = _whole(results.summary, dataset)
+    own, axes = _whole(results.summary, dataset), results.axes
+    varied = [name for name in results.varied if name in set(own["policy"])]
+    shown = varied[:MOST_MAPS] or [shown_policy(results.summary, results.baseline)]
     keys = [*axes, *(["seed"] if "seed" in own else [])]
     if axes:
-        rows = heatmap.of_combinations(own[own["policy"] == policy], axes)
+        combined = heatmap.of_combinations(own, axes)
         seeds = " The first seed is shown." if "seed" in own and own["seed"].nunique() > 1 else ""
-        left = rows["column"].nunique() - heatmap.MOST_COLUMNS
+        left = combined["column"].nunique() - heatmap.MOST_COLUMNS
         if left > 0:
             yield (
                 f"The map shows the first {heatmap.MOST_COLUMNS} combinations of the study, {left} "
                 "more are in summary.csv."
             )
+    for number, policy in enumerate(shown if axes else (), 1):
+        rows = combined[combined["policy"] == policy]
         yield Shown(
-            f"study-{slug}",
+            f"study-{slug}" if number == 1 else f"study-{slug}-map-{number}",
             f"What {policy} saves in every combination",
             f"Each cell is the saving of {policy} against {results.baseline} in the same world, in "
             "% of its carbon, and half the width of its 95 % interval: where it is the larger of "
-            f"the two, they are not told apart.{seeds} Combinations: {', '.join(axes)}.",
+            "the two, they are not told apart; without ±: too few sessions for an interval."
+            f"{seeds} Combinations: {', '.join(axes)}.",
             functools.partial(
                 heatmap.draw, rows, list(rows["retention"].unique()), ", ".join(axes)
             ),
@@ -184,9 +192,9 @@ def _swept(results: Results, dataset: str, slug: str) -> Iterator[Shown | str]:
             f"map-{slugs([field])[field]}-{slug}",
             f"How long caches live, and {field}",
             f"Each cell is the most that a setting with {field} in that range saves against "
-            f"{results.baseline}, in % of its carbon, and half the width of its 95 % interval; of "
-            f"the settings whose mean quality is at most {WORSE:g} below the baseline's. The best "
-            "of many settings is flattered by chance.",
+            f"{results.baseline}, in % of its carbon, and half the width of its 95 % interval "
+            "(without ±: too few sessions for one); of the settings whose mean quality is at most "
+            f"{WORSE:g} below the baseline's. The best of many settings is flattered by chance.",
             functools.partial(heatmap.draw, best, list(rows["retention"].unique()), field),
             best[["retention", "setting", *fields, *figures]],
         )

@@ -1,6 +1,7 @@
 """Which source a file of intensity comes from, told by its contents and never by its name."""
 
 import csv
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,15 @@ from jaxroute.load.grids import eia, electricity_maps, entsoe, tidy, uk, watttim
 from jaxroute.load.grids.content import document, head, pieces
 from jaxroute.load.grids.readings import Asked, Reading
 from jaxroute.load.messages import input_error
+
+FORMATS = (
+    "Electricity Maps (CSV, API), WattTime v3, carbonintensity.org.uk, ENTSO-E A75, EIA v2, "
+    "a tidy table (timestamp, region, gco2_per_kwh)"
+)
+"""What is read, in words."""
+
+LONGEST_REFUSAL = 4_096
+"""Characters."""
 
 MOST_ROWS = 2**24
 """Of a Parquet table: a year of hours of two thousand zones."""
@@ -32,12 +42,13 @@ _KEY = re.compile(
 
 
 def is_intensity(path: str | Path) -> bool:
-    """Whether a file, or every file of a directory, looks like one of intensity.
+    """Whether a file, or some file of a directory, looks like one of intensity.
 
-    Only its beginning is read; what cannot be read is none.
+    It need not be a right one: its reader says what is wrong. Only its beginning is read; what
+    cannot be read is none.
     """
     try:
-        return all(_known(name, parts(name)[0]) for name in listed(path))
+        return any(_known(name, parts(name)[0]) for name in listed(path))
     except (InputError, *parquet.UNREADABLE):
         return False
 
@@ -52,17 +63,22 @@ def read(asked: Asked) -> Reading:
     if _is_table(name, file):
         return tidy.read(asked)
     begin = head(name, file)
+    if begin[:14].lower().startswith(("<!doctype html", "<html")):
+        raise input_error(name, "", "a page of HTML", f"intensity of {FORMATS}")
     if begin.startswith("<"):
         return entsoe.read(asked)
     if begin.startswith(("{", "[")):
         value = document(name, file)
         key = _KEY.search(begin)
         if not key:
+            told = _refusal(begin)
+            found = "JSON of no known source" if told is None else f"the service's answer {told}"
+            mend = "" if told is None else "ask it again, with a key that it takes"
             expected = (
                 "an answer of Electricity Maps, WattTime (v3), carbonintensity.org.uk or EIA "
                 "(v2, fuel-type-data)"
             )
-            raise input_error(name, "", "JSON of no known source", expected)
+            raise input_error(name, "", found, expected, mend)
         return JSON[key[1] or key[2]](asked, value)
     for _ in pieces(name, file):  # a small file may unzip to a huge one
         pass
@@ -85,11 +101,22 @@ def _known(name: str, file: Path) -> bool:
     if parquet.is_parquet(file):
         return tidy.fits(parquet.dataset([file]).schema.names)
     begin = head(name, file)
-    if begin.startswith("<"):
-        return entsoe.DOCUMENT in begin
+    if begin.startswith("<"):  # no other XML is read
+        return True
     if begin.startswith(("{", "[")):
-        return _KEY.search(begin) is not None
-    return _is_yearly(begin) or tidy.fits(_header(begin))
+        return _KEY.search(begin) is not None or _refusal(begin) is not None
+    return _is_yearly(begin) or tidy.meant(_header(begin))
+
+
+def _refusal(begin: str) -> str | None:
+    """What a service answered in place of data, if a short file is such an answer."""
+    try:
+        answer = json.loads(begin) if len(begin) < LONGEST_REFUSAL else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(answer, dict) or "error" not in answer:
+        return None
+    return json.dumps(answer["error"], ensure_ascii=False)[:200]
 
 
 def _is_yearly(begin: str) -> bool:

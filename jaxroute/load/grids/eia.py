@@ -49,7 +49,8 @@ def read(asked: Asked, document: Any) -> Reading:
 
             if negative := int((value[at] < 0).sum()):
                 asked.repairs.note(generation.NEGATIVE, f"{code} of {zone}", negative)
-            read[zone][code] = samples(end[at] - HOUR_S, np.maximum(value[at], 0), fault)
+            begin, positive = end[at] - HOUR_S, np.maximum(value[at], 0)
+            read[zone][code] = samples(begin, positive, fault, asked.repairs)
     notes = ["hours that EIA names by their end shifted to their beginning"]
     total = response.get("total")
     whole = int(total) if re.fullmatch(r"\d{1,15}", str(total)) else 0

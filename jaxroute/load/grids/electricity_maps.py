@@ -2,7 +2,8 @@
 
 Columns, since 2025 and before: `Datetime (UTC)`, an hour's beginning; `Zone id` or `Zone Id`;
 `Carbon intensity gCO₂eq/kWh (direct)`; the same `(Life cycle)`, before that `(LCA)`. The API
-(v3 and later, `/carbon-intensity/history` and `/past-range`) gives `carbonIntensity` at `datetime`.
+(v3 and later, `/carbon-intensity/history`, `/past-range`, `/forecast` and `/latest`) gives
+`carbonIntensity` at `datetime`.
 Both are average intensity of the electricity consumed in a zone.
 """
 
@@ -67,9 +68,12 @@ def read_csv(asked: Asked) -> Reading:
 
 
 def read_json(asked: Asked, document: Any) -> Reading:
-    """Reads an answer of the API."""
-    key = "history" if entry(asked.name, document, "history") is not None else "data"
-    rows = Rows.of(asked.name, key, document.get(key))
+    """Reads an answer of the API: of `latest` it is the one hour itself."""
+    lists = ("history", "data", "forecast")
+    key = next((key for key in lists if entry(asked.name, document, key) is not None), "")
+    if not key and "carbonIntensity" in document:
+        key, document = "latest", {"latest": [document]}
+    rows = Rows.of(asked.name, key or "history", document.get(key))
     begin = rows.times("datetime", asked.repairs)
     value = rows.numbers("carbonIntensity", 0, MOST_G_PER_KWH)
     zones = [row.get("zone", document.get("zone")) for row in rows.rows]
@@ -90,11 +94,19 @@ def read_json(asked: Asked, document: Any) -> Reading:
         def fault(index: int, found: str, expected: str, mend: str, at: Any = place) -> InputError:
             return rows.fault(int(at[index]), "datetime", expected, mend, found)
 
-        read[zone] = {"": samples(begin[place], value[place], fault)}
-    return _reading(asked, "Electricity Maps API", found, read)
+        read[zone] = {"": samples(begin[place], value[place], fault, asked.repairs)}
+    made = f" made at {document['updatedAt']}" if isinstance(document.get("updatedAt"), str) else ""
+    notes = (f"a forecast of {', '.join(found)}{made}",) if key == "forecast" else ()
+    return _reading(asked, "Electricity Maps API", found, read, notes)
 
 
-def _reading(asked: Asked, form: str, found: tuple[str, ...], read: Mapping[str, Any]) -> Reading:
+def _reading(
+    asked: Asked,
+    form: str,
+    found: tuple[str, ...],
+    read: Mapping[str, Any],
+    notes: tuple[str, ...] = (),
+) -> Reading:
     return Reading(
         name=asked.name,
         format=form,
@@ -102,6 +114,7 @@ def _reading(asked: Asked, form: str, found: tuple[str, ...], read: Mapping[str,
         basis=f"{BASES[asked.basis]}, consumption-based",
         found=found,
         samples=read,
+        notes=notes,
     )
 
 

@@ -25,6 +25,7 @@ from jaxroute.load.moments import epoch_s
 
 SCHEME = "entsoe"
 DOCUMENT, KIND = "GL_MarketDocument", "A75"
+REFUSAL = "Acknowledgement_MarketDocument"
 
 IN, OUT = "inBiddingZone_Domain.mRID", "outBiddingZone_Domain.mRID"
 CONSUMED = "series of what a type consumes left out"
@@ -88,7 +89,7 @@ def read(asked: Asked) -> Reading:
                 return input_error(asked.name, of, found, expected, mend)
 
             begin, value, length = (np.concatenate(each) for each in zip(*several, strict=True))
-            read[zone][code] = samples(begin, value, fault, length)
+            read[zone][code] = samples(begin, value, fault, asked.repairs, length)
     return Reading(
         name=asked.name,
         format="ENTSO-E A75",
@@ -195,9 +196,9 @@ class _Document:
 
     def start(self, tag: str, _: Any) -> None:
         local = tag.rpartition(":")[2]
-        if not self.open and local != DOCUMENT:
-            mend = "the platform answers so when it has no data" if "Ack" in local else ""
-            raise input_error(self.name, "", f"a document <{local[:60]}>", f"<{DOCUMENT}>", mend)
+        if not self.open and local not in (DOCUMENT, REFUSAL):
+            expected = f"<{DOCUMENT}> of ENTSO-E, the only XML that is read"
+            raise input_error(self.name, "", f"a document <{local[:60]}>", expected)
         if len(self.open) == _DEEPEST:
             raise input_error(self.name, "", "elements too deep in one another", "A75")
         self.open.append(local)
@@ -216,6 +217,10 @@ class _Document:
     def end(self, _: str) -> None:
         local, value = self.open.pop(), self.held.strip()
         self.held = ""
+        if (self.open[:1] or [local]) == [REFUSAL] and (local == "text" or not self.open):
+            found = f"ENTSO-E's answer {shown(value)}" if value else "an answer of ENTSO-E"
+            mend = "ask for another time or zone"
+            raise input_error(self.name, "", f"{found} (<{REFUSAL}>)", f"<{DOCUMENT}>", mend)
         if local == "TimeSeries":
             self.done.append((self.series, self.periods))
         if local not in _LEAVES:

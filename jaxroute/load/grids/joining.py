@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxroute.load.files import BUILTIN, listed, parts
+from jaxroute.load.files import BUILTIN, left_out, listed, parts
 from jaxroute.load.grids import detection, generation
 from jaxroute.load.grids.hours import PARTLY, Hourly, hourly
-from jaxroute.load.grids.readings import Asked, Reading, Samples, utc
+from jaxroute.load.grids.readings import REPEATED, Asked, Reading, Samples, repeated, utc
 from jaxroute.load.messages import input_error
 from jaxroute.load.repairs import Repairs
+
+ASIDE = "files of a directory that are no data, by their names, left out"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,8 @@ def read_all(
     for path in paths:
         if str(path).startswith(BUILTIN) and len(paths) > 1:
             raise input_error(path, "", "a bundled table beside files", "one or the other")
+        if aside := left_out(path):
+            repairs.note(ASIDE, aside[0], len(aside))
         for name in listed(path):
             asked = Asked(name, parts(name)[0], zones, basis, repairs)
             out.append(detection.read(asked))
@@ -63,7 +67,7 @@ def joined(readings: Sequence[Reading], repairs: Repairs) -> dict[str, Zone]:
     """Every zone of some files, by its name.
 
     Raises:
-      InputError: if a time of a zone stands in two files, or they are of different kinds.
+      InputError: if a time of a zone has two values in two files, or they are of different kinds.
     """
     of_zone: dict[str, list[Reading]] = {}
     for reading in readings:
@@ -80,7 +84,7 @@ def _zone(name: str, readings: Sequence[Reading], repairs: Repairs) -> Zone:
             expected = f"it from one source: it is in {first.name} too ({first.format})"
             raise input_error(other.name, "", found, expected, "leave one file out")
     fuels = {
-        fuel: _together(name, [each for each in readings if fuel in each.samples[name]], fuel)
+        fuel: _together(name, [r for r in readings if fuel in r.samples[name]], fuel, repairs)
         for fuel in dict.fromkeys(fuel for each in readings for fuel in each.samples[name])
     }
     notes = tuple(note for each in readings for note in each.notes)
@@ -102,20 +106,24 @@ def _zone(name: str, readings: Sequence[Reading], repairs: Repairs) -> Zone:
     )
 
 
-def _together(zone: str, readings: Sequence[Reading], fuel: str) -> Samples:
+def _together(zone: str, readings: Sequence[Reading], fuel: str, repairs: Repairs) -> Samples:
     parts = [each.samples[zone][fuel] for each in readings]
     if len(parts) == 1:
         return parts[0]
     begin, length, value = (np.concatenate(each) for each in zip(*parts, strict=True))
     whose = np.repeat(np.arange(len(parts)), [len(each.value) for each in parts])
     order = np.argsort(begin, kind="stable")
+    what = f"{fuel} of {zone}" if fuel else zone
+    same = repeated(begin[order], length[order], value[order])
+    if same.any():
+        repairs.note(REPEATED, f"{utc(begin[order][same][0])} of {what}", int(same.sum()))
+    order = order[~same]
     begin, length, value, whose = begin[order], length[order], value[order], whose[order]
     again = np.flatnonzero(np.diff(begin) < length[:-1])
     if len(again):
         one, two = (readings[whose[again[0] + n]].name for n in (0, 1))
-        what = f"{fuel} of {zone}" if fuel else zone
         found = f"{utc(begin[again[0] + 1])} of {what}"
-        raise input_error(two, "", found, f"each time once: it is in {one} too")
+        raise input_error(two, "", found, f"each time once: {one} has it with another value")
     return Samples(begin, length, value)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,8 @@ MOST_G_PER_KWH = 1e5
 """No grid reaches a fiftieth of it: more is another unit."""
 
 AVERAGE, MARGINAL = "average", "marginal"
+
+REPEATED = "samples that are there again, with the same value, left out"
 
 Fault = Callable[[int, str, str, str], InputError]
 """An error about a row: its index, what was found, what was expected, how to mend it."""
@@ -59,6 +61,15 @@ class Samples(NamedTuple):
     value: NDArray[np.float64]
 
 
+def described(format: str, signal: str, basis: str) -> str:
+    """What a file's numbers are, in words, as `Reading` has them.
+
+    >>> described("tidy table", "", "as its author says")
+    'tidy table, average or marginal: as its author says'
+    """
+    return f"{format}, {signal}, {basis}" if signal else f"{format}, average or marginal: {basis}"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reading:
     """A file of intensity, or of generation by fuel type.
@@ -88,19 +99,29 @@ def samples(
     begin_s: NDArray[np.int64],
     value: NDArray[np.float64],
     fault: Fault,
+    repairs: Repairs,
     length_s: NDArray[np.int64] | None = None,
 ) -> Samples:
     """Puts the samples of a zone in order; what is NaN is left out, as a gap.
 
+    A sample that is there again, with the same value, counts once.
+
     Args:
       begin_s, value: `[N]`.
       fault: makes an error about a row, of those given.
+      repairs: where to count what was there again.
       length_s: `[N]`; by default the step that is most frequent between them, at most an hour.
 
     Raises:
-      InputError: at a time that is there twice, or not on the grid of the others, or an overlap.
+      InputError: at a time that is there with two values, or not on the grid of the others, or an
+        overlap.
     """
     order = np.argsort(begin_s, kind="stable")
+    columns = (begin_s, value) if length_s is None else (begin_s, value, length_s)
+    same = repeated(*(each[order] for each in columns))
+    if same.any():
+        repairs.note(REPEATED, utc(begin_s[order][same][0]), int(same.sum()))
+    order = order[~same]
     begin_s, value = begin_s[order], value[order]
     step = np.diff(begin_s)
     again = np.flatnonzero(step == 0)
@@ -125,6 +146,19 @@ def samples(
             raise fault(int(order[into[0] + 1]), found, "one time after another", "")
     there = np.isfinite(value)
     return Samples(begin_s[there], length[there], value[there])
+
+
+def repeated(*columns: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether each row is the one before it once more, where NaN is NaN.
+
+    >>> repeated(np.array([1, 1, 2]), np.array([5.0, 5.0, 5.0]))
+    array([False,  True, False])
+    """
+    same = np.ones(len(columns[0]), bool)
+    same[:1] = False
+    for each in columns:
+        same[1:] &= (each[1:] == each[:-1]) | ((each[1:] != each[1:]) & (each[:-1] != each[:-1]))
+    return same
 
 
 def utc(seconds: int | np.integer) -> str:

@@ -45,7 +45,8 @@ def by_zone(
         if len(of_zone):
             name = found[code[rows[of_zone[0]]]]
             fault = _fault(table, time, rows[of_zone], name)
-            read[name] = {"": samples(micros[of_zone] // _SECOND, number[of_zone], fault)}
+            begin = micros[of_zone] // _SECOND
+            read[name] = {"": samples(begin, number[of_zone], fault, asked.repairs)}
     return tuple(found), read, rows
 
 

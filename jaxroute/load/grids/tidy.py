@@ -20,6 +20,11 @@ def fits(header: Sequence[str]) -> bool:
     return set(COLUMNS) <= set(header)
 
 
+def meant(header: Sequence[str]) -> bool:
+    """Whether a table is meant as one, though a column may be missing or have another name."""
+    return len(set(COLUMNS) & set(header)) >= 2 and "session_id" not in header
+
+
 def read(asked: Asked) -> Reading:
     """Reads a table; `timestamp` is when an hour, or a part of one, begins."""
 

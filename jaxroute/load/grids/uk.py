@@ -43,7 +43,7 @@ def read(asked: Asked, document: Any) -> Reading:
         return rows.fault(index, "from", expected, mend, found)
 
     value = np.where(np.isnan(actual), forecast, actual)
-    read = samples(begin, value, fault, end - begin)
+    read = samples(begin, value, fault, asked.repairs, end - begin)
     return Reading(
         name=asked.name,
         format="carbonintensity.org.uk",

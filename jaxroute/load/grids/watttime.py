@@ -41,13 +41,13 @@ def read(asked: Asked, document: Any) -> Reading:
 
     made = document["meta"].get("generated_at")
     forecast = (f"a forecast of {zone} made at {made}",) if isinstance(made, str) else ()
-    wanted = {zone: {"": samples(begin, np.asarray(value), fault)}} if asked.wants(zone) else {}
+    read = samples(begin, np.asarray(value), fault, asked.repairs)
     return Reading(
         name=asked.name,
         format="WattTime v3",
         signal=SIGNALS[kind],
         basis="direct, CO2 alone",
         found=(zone,),
-        samples=wanted,
+        samples={zone: {"": read}} if asked.wants(zone) else {},
         notes=(*forecast, "WattTime's lb/MWh converted to g/kWh"),
     )
