@@ -175,6 +175,52 @@ def test_pieces_of_a_streamed_answer_are_one_turn(told):
     assert "2 records of other kinds hold no usage" in trace.notes
 
 
+def _anthropic(at, prompt, output, **more):
+    start = {"id": f"m{at}", "usage": {"input_tokens": prompt, "output_tokens": 1}}
+    return [
+        {**more, "timestamp": at, "type": "message_start", "message": start},
+        {**more, "timestamp": at + 1, "type": "content_block_delta", "delta": {"text": "x"}},
+        {**more, "timestamp": at + 2, "type": "message_delta", "usage": {"output_tokens": output}},
+        {**more, "timestamp": at + 2, "type": "message_stop"},
+    ]
+
+
+def _chunks(prompt, *outputs, **more):
+    return [
+        {"object": "chat.completion.chunk", "created": 1, **more}
+        | {"usage": output and {"prompt_tokens": prompt, "completion_tokens": output}}
+        for output in outputs
+    ]
+
+
+STREAMS = {  # pieces without an id of two answers, of 15 and 22 tokens
+    "events": _anthropic(1, 10, 15, session_id="s") + _anthropic(9, 40, 22, session_id="s"),
+    "no session": _anthropic(1, 10, 15) + _anthropic(9, 40, 22),
+    "side by side": [
+        *_anthropic(1, 10, 15, session_id="a")[:2],
+        *_anthropic(2, 40, 22, session_id="b"),
+        *_anthropic(1, 10, 15, session_id="a")[2:],
+    ],
+    "usage so far": _chunks(10, 1, 8, 15, session_id="s") + _chunks(40, 1, 22, session_id="s"),
+    "usage at the end": _chunks(10, None, 15, session_id="s")
+    + _chunks(10, None, 22, session_id="s"),
+    "asked again": _chunks(10, 8, 15, session_id="s") + _chunks(10, 1, 22, session_id="s"),
+}
+
+
+@pytest.mark.parametrize("pieces", STREAMS.values(), ids=STREAMS)
+def test_pieces_without_an_id_are_of_the_latest_answer(told, pieces):
+    trace = told(lines(*pieces))
+    assert trace.frame.output_tokens.tolist() == [15, 22]
+    assert not any("left out" in each for each in trace.repairs)
+
+
+def test_pieces_of_which_nothing_tells_whose_they_are_are_a_repair(told):
+    trace = told(lines(*_chunks(10, 1, 15)))
+    assert trace.frame.output_tokens.tolist() == [15]
+    assert trace.repairs[0].startswith("2 pieces of streamed answers without an id or a session")
+
+
 def test_a_coding_assistants_transcript(told):
     def said(at, request, prompt, output, **more):
         usage = {"input_tokens": 3, "cache_read_input_tokens": prompt - 3, "output_tokens": output}
