@@ -391,7 +391,7 @@ def test_of_a_file_that_breaks_off_what_is_whole_is_read(read, form):
     }[form]
     frame, _, repairs = read(chats, content)
     assert 0 < frame.session_id.nunique() < 40
-    assert sum(repairs.values()) == 1
+    assert len(repairs) == 1
     with pytest.raises(InputError, match="--strict"):
         read(chats, content, strict=True)
 

@@ -84,11 +84,11 @@ def read(file: Path, repairs: Repairs) -> tuple[pd.DataFrame, list[str]]:
         if record is None:
             continue
         holders = list(_holders(record))
-        kind = record.get("type") or record.get("object")
+        kind = _kind(record)
         found, session = _usage(holders, place, repairs), _first(holders, SESSION)
         if found is None:
             streams.without_usage(latest, session, kind)
-            if isinstance(kind, str):
+            if kind:
                 others += 1
             else:
                 repairs.note("requests without usage left out", place)
@@ -154,6 +154,12 @@ def _first(holders: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
 def _request(record: dict[str, Any], holders: Sequence[Mapping[str, Any]]) -> str:
     """The id of a request: named so, else that of its answer, else of its record."""
     return _first(holders, REQUEST) or _first(holders[1:], ("id",)) or fields.name(record.get("id"))
+
+
+def _kind(record: Mapping[str, Any]) -> str:
+    """The type of a record, empty if it has none."""
+    kind = record.get("type") or record.get("object")
+    return kind if isinstance(kind, str) else ""
 
 
 def _usage(holders: Sequence[dict[str, Any]], place: str, repairs: Repairs) -> Usage | None:

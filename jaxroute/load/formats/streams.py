@@ -7,12 +7,14 @@
   comes with the last chunk alone, each of those is an answer.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 START, DELTA, STOP, CHUNK = "message_start", "message_delta", "message_stop", ".chunk"
 _OTHERS = ("content_block", "response.", "ping")
 
-UNTOLD = "pieces of streamed answers without an id or a session joined where their prompts are alike"
+UNTOLD = (
+    "pieces of streamed answers without an id or a session joined where their prompts are alike"
+)
 
 
 class Piece(NamedTuple):
@@ -27,16 +29,14 @@ Latest = dict[str, Piece]
 """Of each session; what has no session is in one."""
 
 
-def is_piece(kind: Any) -> bool:
+def is_piece(kind: str) -> bool:
     """Whether a record of this type is a piece of a streamed answer."""
-    return isinstance(kind, str) and (
-        kind.endswith(CHUNK) or kind.startswith((START, DELTA, STOP, *_OTHERS))
-    )
+    return kind.endswith(CHUNK) or kind.startswith((START, DELTA, STOP, *_OTHERS))
 
 
-def without_usage(latest: Latest, session: str, kind: Any) -> None:
+def without_usage(latest: Latest, session: str, kind: str) -> None:
     """Takes down a record without usage: it may end a message, or begin another answer."""
-    if kind == STOP or (isinstance(kind, str) and kind.endswith(CHUNK)):
+    if kind == STOP or kind.endswith(CHUNK):
         latest.pop(session, None)
 
 
