@@ -8,7 +8,7 @@ from logs import HOUR, LOGS, lines, openai
 from rich.console import Console
 
 from jaxroute.inspection import inspect_trace
-from jaxroute.report.inspection import show_trace_inspection
+from jaxroute.report.inspection import inspection_notes, show_trace_inspection
 
 
 @pytest.fixture
@@ -50,6 +50,7 @@ def test_a_header_alone(told):
     found = told(LOGS["tidy"].splitlines()[0])
     assert (found.sessions, found.turns, found.times) == (0, 0, "none")
     assert found.figures.isna().all(axis=None) and (found.beyond == 0).all(axis=None)
+    assert list(inspection_notes(found)) == ["no turns: the file has nothing but its header"]
 
 
 @pytest.mark.parametrize("width", [50, 200])

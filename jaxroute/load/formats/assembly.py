@@ -63,23 +63,32 @@ def assemble(requests: Requests, repairs: Repairs) -> tuple[pd.DataFrame, list[s
     _each(columns, order)
     del order, keep
     session, time_s = columns["session"], columns.pop("time_s")
+    # The frame is the most that is held: each column goes when its own is made of it.
     first = np.ones(len(session), bool)
     first[1:] = session[1:] != session[:-1]
     starts = np.flatnonzero(first)
     lengths = np.diff(np.append(starts, len(session)))
     prefix, shrunk = _prefix(columns, first, names, repairs, notes)
+    del first, columns["shared"], columns["session"]
+    output = columns.pop("output").astype(np.int64)
+    new = np.subtract(columns.pop("prompt"), prefix, out=None if shrunk else prefix)
     frame: dict[str, object] = {
         "session_id": names.take(pa.array(session)).to_pandas(),
-        "turn": np.arange(len(session)) - np.repeat(starts, lengths),
-        "arrival_s": time_s - (time_s.min() if dated else 0.0),
-        "input_tokens": columns["prompt"] - prefix,
-        "output_tokens": columns["output"].astype(np.int64),
+        "turn": None,
+        "arrival_s": time_s,
+        "input_tokens": new,
+        "output_tokens": output,
     }
+    del session
+    turn = np.arange(len(time_s))
+    turn -= np.repeat(starts, lengths)
+    frame["turn"] = turn
     if shrunk:
         frame["prefix_tokens"] = prefix
     if dated:
         micros = np.round(time_s[starts] * 1e6).astype(np.int64).astype("datetime64[us]")
         frame["start_time"] = pd.DatetimeIndex(np.repeat(micros, lengths)).tz_localize("UTC")
+        time_s -= time_s.min()
     return pd.DataFrame(frame, copy=False), notes
 
 
@@ -210,14 +219,18 @@ def _prefix(
 ) -> tuple[Rows, bool]:
     """Leading tokens of each prompt that the turn before left, and whether that is ever not all."""
     prompt, output, shared = (columns[name] for name in ("prompt", "output", "shared"))
-    before = np.where(first, 0, np.roll(prompt, 1)).astype(np.int64)
-    left = np.where(first, 0, before + np.roll(output, 1))
+    before = np.roll(prompt, 1)
+    before[first] = 0
+    left = np.roll(output, 1).astype(np.int64)
+    left += before
+    left[first] = 0
     shrunk = prompt < left
     if not shrunk.any():
         return left, False
-    at_least = np.where(prompt >= before, before, 0)
-    known = np.maximum(shared, at_least)
-    prefix = np.where(shrunk, np.minimum(known, prompt), left)
+    known = np.where(prompt >= before, before, 0)
+    np.maximum(shared, known, out=known)
+    prefix = left
+    np.minimum(known, prompt, out=prefix, where=shrunk)
     kept = int((shrunk & (prefix >= before)).sum())
     none = int((shrunk & (prefix == 0)).sum())
     what = "prompts shorter than the context before them given the prefix that they can share"
