@@ -60,7 +60,7 @@ LOGS = {
     ),
     "burstgpt": f"{BURST}\n"
     "5.0,x-1,2,ChatGPT,100,20,120,Conversation log\n"
-    "6.0,,1,GPT-4,70,0,70,API log\n"
+    "6.0,,1,GPT-4,70,3,73,API log\n"
     "45.0,x-1,3,ChatGPT,180,30,210,Conversation log\n",
     "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
     "2023-11-16 18:17:03.9799600,4808,10\n"

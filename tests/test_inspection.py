@@ -8,7 +8,7 @@ from logs import HOUR, LOGS, lines, openai
 from rich.console import Console
 
 from jaxroute.inspection import inspect_trace
-from jaxroute.report.inspection import show_trace_inspection
+from jaxroute.report.inspection import inspection_notes, show_trace_inspection
 
 
 @pytest.fixture
@@ -50,6 +50,7 @@ def test_a_header_alone(told):
     found = told(LOGS["tidy"].splitlines()[0])
     assert (found.sessions, found.turns, found.times) == (0, 0, "none")
     assert found.figures.isna().all(axis=None) and (found.beyond == 0).all(axis=None)
+    assert list(inspection_notes(found)) == ["no turns: the file has nothing but its header"]
 
 
 @pytest.mark.parametrize("width", [50, 200])
@@ -59,7 +60,7 @@ def test_a_header_alone(told):
         (LONG, "from 2024-05-01 10:00:00 to 2024-05-01 10:00:30 UTC, 30 s"),
         (LOGS["mooncake"], "27 s from the earliest to the latest time, which have no dates"),
         (LOGS["tidy"].replace(",9,", ",,").replace(",0,10", ",,10"), "no times: a study draws"),
-        (LOGS["requests"] + "{", "mended or left out: 1 lines that are not JSON left out"),
+        (LOGS["requests"] + "{", "mended or left out: the file breaks off"),
     ],
 )
 def test_what_is_shown(told, log, expected, width):
@@ -68,4 +69,4 @@ def test_what_is_shown(told, log, expected, width):
     text = out.getvalue()
     assert expected in text and "sessions of more than 30 turns" in text
     assert "context tokens" in text and ("p25" in text) == (width == 200)
-    assert ("nothing had to be mended" in text) == ("mended or left out: 1" not in text)
+    assert ("nothing had to be mended" in text) == ("mended or left out: the" not in text)

@@ -43,7 +43,7 @@ GOLDEN = {
     "requests": [("a", 0, 100, 20), ("a", 30, 30, 30), ("b", 1, 50, 5)],
     "mooncake": [("0", 0, 1500, 100), ("0", 27, 100, 50), ("1", 0, 1100, 10)],
     "bailian": [("7", 0.5, 40, 8), ("7", 4, 12, 3), ("8", 1, 33, 9)],
-    "burstgpt": [("x-1", 5, 100, 20), ("x-1", 45, 60, 30), ("row 2", 6, 70, 0)],
+    "burstgpt": [("x-1", 5, 100, 20), ("x-1", 45, 60, 30), ("row 2", 6, 70, 3)],
     "azure": [("row 1", 0, 4808, 10), ("row 2", 0.052, 3180, 8)],
 }
 
@@ -134,7 +134,11 @@ def test_both_conventions_of_usage_wherever_it_lies(told, where, usage, expected
     }[where]
     # What was cached shows where the prompt then shrinks: to that much.
     first = {"session_id": "s", "usage": {"prompt_tokens": 5000, "completion_tokens": 0}}
-    trace = told(lines(first, {"session_id": "s", **record}), strict=True)
+    trace = told(lines(first, {"session_id": "s", **record}))
+    assert {each.split(" ", 1)[1].partition(" ")[0] for each in trace.repairs} <= {
+        "answers",
+        "prompts",
+    }
     prompt, output, cached, convention = expected
     last = trace.frame.iloc[-1]
     assert last.output_tokens == output and last.prefix_tokens == max(cached, 0)
@@ -173,6 +177,52 @@ def test_pieces_of_a_streamed_answer_are_one_turn(told):
     assert turns(trace) == [("s", 1, 510, 90), ("s", 8, 50, 33)]
     assert "4 pieces of 2 streamed answers joined" in trace.notes
     assert "2 records of other kinds hold no usage" in trace.notes
+
+
+def _anthropic(at, prompt, output, **more):
+    start = {"id": f"m{at}", "usage": {"input_tokens": prompt, "output_tokens": 1}}
+    return [
+        {**more, "timestamp": at, "type": "message_start", "message": start},
+        {**more, "timestamp": at + 1, "type": "content_block_delta", "delta": {"text": "x"}},
+        {**more, "timestamp": at + 2, "type": "message_delta", "usage": {"output_tokens": output}},
+        {**more, "timestamp": at + 2, "type": "message_stop"},
+    ]
+
+
+def _chunks(prompt, *outputs, **more):
+    return [
+        {"object": "chat.completion.chunk", "created": 1, **more}
+        | {"usage": output and {"prompt_tokens": prompt, "completion_tokens": output}}
+        for output in outputs
+    ]
+
+
+STREAMS = {  # pieces without an id of two answers, of 15 and 22 tokens
+    "events": _anthropic(1, 10, 15, session_id="s") + _anthropic(9, 40, 22, session_id="s"),
+    "no session": _anthropic(1, 10, 15) + _anthropic(9, 40, 22),
+    "side by side": [
+        *_anthropic(1, 10, 15, session_id="a")[:2],
+        *_anthropic(2, 40, 22, session_id="b"),
+        *_anthropic(1, 10, 15, session_id="a")[2:],
+    ],
+    "usage so far": _chunks(10, 1, 8, 15, session_id="s") + _chunks(40, 1, 22, session_id="s"),
+    "usage at the end": _chunks(10, None, 15, session_id="s")
+    + _chunks(10, None, 22, session_id="s"),
+    "asked again": _chunks(10, 8, 15, session_id="s") + _chunks(10, 1, 22, session_id="s"),
+}
+
+
+@pytest.mark.parametrize("pieces", STREAMS.values(), ids=STREAMS)
+def test_pieces_without_an_id_are_of_the_latest_answer(told, pieces):
+    trace = told(lines(*pieces))
+    assert trace.frame.output_tokens.tolist() == [15, 22]
+    assert not any("left out" in each for each in trace.repairs)
+
+
+def test_pieces_of_which_nothing_tells_whose_they_are_are_a_repair(told):
+    trace = told(lines(*_chunks(10, 1, 15)))
+    assert trace.frame.output_tokens.tolist() == [15]
+    assert trace.repairs[0].startswith("2 pieces of streamed answers without an id or a session")
 
 
 def test_a_coding_assistants_transcript(told):
@@ -231,16 +281,16 @@ def test_what_remains_of_a_context(told, case):
 
 
 def test_out_of_order_and_equal_times(told):
-    trace = told(lines(*(openai("s", at, 10 * n, 0) for n, at in ((3, 9), (1, 2), (2, 2), (4, 9)))))
+    trace = told(lines(*(openai("s", at, 10 * n, 1) for n, at in ((3, 9), (1, 2), (2, 2), (4, 9)))))
     assert (trace.frame.input_tokens + trace.frame.get("prefix_tokens", 0)).tolist() == [
-        *(10, 10, 10, 10),
+        *(10, 9, 9, 9),
     ] and trace.frame.arrival_s.tolist() == [2, 2, 9, 9]
     assert trace.repairs[0].startswith("1 requests logged after a later one")
 
 
 @pytest.mark.parametrize(
     "at",
-    [1_714_557_600, 1_714_557_600_000, 1_714_557_600_000_000, "1714557600", "2024-05-01T10:00:00Z"]
+    [1_714_557_600, 1_714_557_600_000, 1_714_557_600_000_000, "2024-05-01T10:00:00Z"]
     + ["2024-05-01 10:00:00", "2024-05-01T12:00:00+02:00", 1_714_557_600.0],
 )
 def test_times_in_every_unit(told, at):
@@ -249,7 +299,46 @@ def test_times_in_every_unit(told, at):
 
 
 WRONG = {  # a log, and the beginning of what is said of it
-    "truncated": (LOGS["requests"][:-20], "1 lines that are not JSON left out (first at line 3)"),
+    "truncated": (
+        LOGS["requests"][:-20],
+        "the file breaks off, and is read up to there (line 2)",
+    ),
+    "truncated between records": (
+        "[" + LOGS["requests"].replace("\n", ",\n"),
+        "the file breaks off, and is read up to there (record 3)",
+    ),
+    "no trailer": (
+        gzip.compress(LOGS["requests"].encode())[:-8],
+        "the file breaks off, and is read up to there (line 3)",
+    ),
+    "csv, no trailer": (
+        gzip.compress(LOGS["azure"].encode())[:-8],
+        "the file breaks off, and is read up to there (row 3)",
+    ),
+    "no answer": (
+        LOGS["requests"].replace(": 30,", ": 0,"),
+        "1 answers of 0 tokens kept (first at session a)",
+    ),
+    "csv, no answer": (
+        LOGS["burstgpt"].replace("70,3,", "70,0,"),
+        "1 answers of 0 tokens kept (first at session row 2)",
+    ),
+    "a context that shrinks": (
+        LOGS["requests"].replace(": 150,", ": 110,"),
+        "1 prompts shorter than the context before them given the prefix that they can share (fir",
+    ),
+    "text times": (
+        lines(openai("a", "1714557600", 10, 1)),
+        "1 numbers written as text read as numbers (first at line 1)",
+    ),
+    "some sessions": (
+        LOGS["requests"].replace('"session_id": "b", ', ""),
+        "1 requests without a session id taken as sessions of one turn (first at line 2)",
+    ),
+    "damaged in the middle": (
+        LOGS["requests"].replace("}\n", "\n", 1),
+        "1 lines that are not JSON left out (first at line 1)",
+    ),
     "damaged at the start": (
         LOGS["requests"][:20] + "\n" + LOGS["requests"],
         "1 lines that are not JSON left out (first at line 1)",
@@ -327,12 +416,17 @@ def test_what_is_wrong_is_mended_and_counted_or_refused(told, tmp_path, log, rep
         told(log, strict=True)
     assert str(caught.value).startswith(f"{tmp_path / 'log'}: ")
     assert len(str(caught.value).splitlines()) == 1
+    assert "found something to mend (" in str(caught.value)
 
 
 def test_a_truncated_gzip_file_is_read_as_far_as_it_goes(told):
     packed_log = gzip.compress("".join(LOGS["requests"] for _ in range(300)).encode(), 1)
     trace = told(packed_log[:-30])
-    assert "lines that are not JSON left out" in trace.repairs[0]
+    assert trace.repairs[0].startswith("the file breaks off, and is read up to there (line ")
+    with pytest.raises(
+        InputError, match="row 3: found gzip that breaks off after it, expected a w"
+    ):
+        told(gzip.compress(LOGS["tidy"].encode())[:-8])
 
 
 def test_a_time_of_nought_is_a_time(told):
@@ -404,10 +498,26 @@ def test_burstgpt_says_whether_prompts_hold_the_history(told):
     assert any("0 % of later turns" in note for note in told(f"{BURST}\n{row}{row}").notes)
 
 
+ODD = {
+    "": "found an empty file, ",
+    " \n": "found an empty file, ",
+    "[]": "found JSON without keys, ",
+    "[" * 100_000: "found JSON nested too deeply, ",
+    b"PK\3\4\0\0": "found a binary file, ",
+    b"\x89PNG\r\n\x1a\n\0\0": "found a binary file, ",
+    b"time,\x1b[31mload,cost\n1,2,3\n": r"CSV with columns time, \\x1b\[31mload, cost, ",
+    LOGS["azure"].encode("utf-16"): "found text in UTF-16, .*; save it as UTF-8",
+}
+
+
 def test_an_unknown_file_is_refused_with_the_formats_there_are(told):
     for content in ('{"rows": 3}\n', "time,load\n1,2\n", "\n \n" + "x" * 2_000_000, "[1, 2"):
         with pytest.raises(InputError, match=r"formats: tidy, burstgpt|no whole line"):
             told(content)
+    for content, found in ODD.items():
+        with pytest.raises(InputError, match=found) as caught:
+            told(content)
+        assert str(caught.value).isprintable()
     with pytest.raises(InputError, match="JSON with keys rows, expected a trace of a known format"):
         told('{"rows": 3}\n')
 
@@ -435,7 +545,8 @@ def test_gzip_bombs_are_refused(told, monkeypatch):
         head = LOGS["tidy"] if line.startswith("a") else ""
         bomb = gzip.compress(head.encode() + line.encode() * (2**21 // len(line)))
         with pytest.raises(
-            InputError, match=r"bytes of gzip that unpack to|no whole line|keys none"
+            InputError,
+            match=r"bytes of gzip that unpack to|no whole line|JSON without keys|too deeply",
         ):
             told(bomb)
 
@@ -450,15 +561,15 @@ def test_nesting_is_bounded(told, deep):
 def test_a_study_tells_how_a_trace_was_read(tmp_path):
     path = tmp_path / "log.jsonl.gz"
     path.write_bytes(gzip.compress(LOGS["requests"].encode() + b"{"))
-    study = overridden(StudyConfig(), traces=[path], reading={"format": "requests"})
+    study = overridden(StudyConfig(), traces=[path], format="requests")
     assert study.datasets[0].label == "log" and study.datasets[0].format == "requests"
     told = read(study.datasets[0], 0).told
     assert told[0] == "read as requests" and "dates" in told[2]
-    assert told[-1].startswith("mended or left out: 1 lines that are not JSON")
+    assert told[-1].startswith("mended or left out: the file breaks off")
     with pytest.raises(InputError, match="expected a file that needs no repair"):
-        read(overridden(study, reading={"strict": True}).datasets[0], 0)
+        read(overridden(study, strict=True).datasets[0], 0)
     with pytest.raises(InputError, match=r"datasets\[0\].format: found 'x', expected a format"):
-        overridden(study, reading={"format": "x"})
+        overridden(study, format="x")
 
 
 _PEAK = """

@@ -256,7 +256,7 @@ def test_bad_optional_values(trace, column, rows, expected):
         (f"{HEADER},prefix_token", "found a column 'prefix_token', expected 'prefix_tokens'"),
         (f"{HEADER},Start_Time", "found a column 'Start_Time', expected 'start_time'"),
         (f"{HEADER},qualty_m", "found a column 'qualty_m', expected 'quality_m'"),
-        ("", "row 1: found columns none, expected a column session_id"),
+        ("", ": found an empty file, expected a trace"),
     ],
 )
 def test_bad_headers(trace, header, expected):

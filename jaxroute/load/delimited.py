@@ -14,7 +14,7 @@ import pyarrow.csv
 
 from jaxroute.load import packed
 from jaxroute.load.messages import input_error
-from jaxroute.load.repairs import Repairs
+from jaxroute.load.repairs import BREAKS_OFF, Repairs
 
 UNREADABLE = (pa.ArrowException, OSError, EOFError, ValueError, csv.Error, zlib.error)
 """What a file that is no CSV, or a damaged one, raises."""
@@ -67,17 +67,21 @@ def read(name: str, file: Path, choose: Choose, repairs: Repairs | None = None) 
       name: the file as the user named it.
       file: it.
       choose: which columns.
-      repairs: if given, rows that have more or fewer values than the header are left out.
+      repairs: if given, rows that have more or fewer values than the header are left out, and of
+        a gzipped file that breaks off what is whole is read.
 
     Raises:
       InputError: at the first row that has more or fewer values than the header; of a gzipped file
-        that unpacks to far more than it could hold.
+        that breaks off, or that unpacks to far more than it could hold.
       pa.ArrowException, ...: `UNREADABLE`.
     """
     packed.refuse_bomb(file)
     with _text(file) as stream:
         names = next(_rows(stream), (1, []))[1]
-        any_rows = any(text.strip("\r\n") for text in stream)
+        try:
+            any_rows = any(text.strip("\r\n") for text in stream)
+        except EOFError:
+            any_rows = True  # as far as the file goes; see below
     columns = choose(names)
     if not any_rows:
         return pa.table({column: pa.array([], pa.string()) for column in columns})
@@ -92,16 +96,25 @@ def read(name: str, file: Path, choose: Choose, repairs: Repairs | None = None) 
         compression = "gzip" if packed.is_packed(file) else None
         with pa.input_stream(str(file), compression=compression) as source:
             return pyarrow.csv.read_csv(source, parse_options=parse, convert_options=options)
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, OSError):
         if repairs is not None:
             return _whole_rows(file, names, columns, repairs)
-        with _text(file) as stream:
-            for number, row in _rows(stream):
-                if len(row) != len(names):
-                    place, found = f"row {number}", f"{len(row)} values"
-                    expected = f"{len(names)}, as in the header"
-                    raise input_error(name, place, found, expected) from None
+        _refuse_first(name, file, len(names))
         raise
+
+
+def _refuse_first(name: str, file: Path, width: int) -> None:
+    """Raises an error that names the first row of another width, or where a file breaks off."""
+    number = 1
+    with _text(file) as stream:
+        try:
+            for number, row in _rows(stream):
+                if len(row) != width:
+                    place, expected = f"row {number}", f"{width}, as in the header"
+                    raise input_error(name, place, f"{len(row)} values", expected) from None
+        except EOFError:
+            found, mend = "gzip that breaks off after it", "copy or download the file again"
+            raise input_error(name, f"row {number}", found, "a whole file", mend) from None
 
 
 def _whole_rows(
@@ -110,16 +123,20 @@ def _whole_rows(
     """Some columns of the rows that have a value for each name; malformed UTF-8 as U+FFFD."""
     places = [names.index(column) for column in columns]
     values = [list[str | None]() for _ in columns]
+    number = 1
     with _text(file) as stream:
         rows = _rows(stream)
         next(rows, None)
-        for number, row in rows:
-            if len(row) != len(names):
-                what = "rows with more or fewer values than the header left out"
-                repairs.note(what, f"row {number}")
-                continue
-            for column, place in zip(values, places, strict=True):
-                column.append(row[place] or None)
+        try:
+            for number, row in rows:
+                if len(row) != len(names):
+                    what = "rows with more or fewer values than the header left out"
+                    repairs.note(what, f"row {number}")
+                    continue
+                for column, place in zip(values, places, strict=True):
+                    column.append(row[place] or None)
+        except EOFError:
+            repairs.note(BREAKS_OFF, f"row {number}", 0)
     return pa.table(
         {name: pa.array(column, pa.string()) for name, column in zip(columns, values, strict=True)}
     )

@@ -38,8 +38,15 @@ def shown(value: object) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` with every run of white space, line ends included, as one space."""
-    return " ".join(text.split())
+    """`text` with every run of white space as one space, and what does not print escaped.
+
+    >>> one_line("two\\nlines, \\x1b[31mred")
+    'two lines, \\\\x1b[31mred'
+    """
+    text = " ".join(text.split())
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

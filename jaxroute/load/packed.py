@@ -1,7 +1,7 @@
 """The bytes of a file, unzipped if it is gzipped, a little at a time."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jaxroute.load.messages import input_error
@@ -22,14 +22,21 @@ def is_packed(file: Path) -> bool:
         return stream.read(2) == b"\x1f\x8b"
 
 
-def chunks(file: Path) -> Iterator[bytes]:
+def _ignored() -> None: ...
+
+
+def chunks(file: Path, broken: Callable[[], object] = _ignored) -> Iterator[bytes]:
     """The contents of a file in pieces; a gzipped file that breaks off ends where it does.
+
+    Args:
+      file: it.
+      broken: called at the end of a gzipped file that breaks off.
 
     Raises:
       InputError: of a gzipped file, once it unpacks to more than `ROOM` and `RATIO` times its size.
       OSError, zlib.error: if it cannot be read.
     """
-    packed, size, unpacked = is_packed(file), file.stat().st_size, 0
+    packed, size, unpacked, whole = is_packed(file), file.stat().st_size, 0, True
     with file.open("rb") as stream:
         unzip = zlib.decompressobj(wbits=31)
         while chunk := stream.read(CHUNK):
@@ -44,10 +51,12 @@ def chunks(file: Path) -> Iterator[bytes]:
                     expected = f"at most {RATIO} times as many, or {ROOM:,}"
                     raise input_error(file, "", found, expected, "unpack it if it is to be trusted")
                 yield piece
-                chunk = unzip.unconsumed_tail
-                if unzip.eof:  # another member may follow
+                chunk, whole = unzip.unconsumed_tail, unzip.eof
+                if whole:  # another member may follow
                     chunk = unzip.unused_data.lstrip(b"\0")
                     unzip = zlib.decompressobj(wbits=31)
+    if not whole:
+        broken()
 
 
 def refuse_bomb(file: Path) -> None:

@@ -6,13 +6,13 @@ Gzipped or not, with a byte-order mark or without. Of a file that breaks off wha
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from jaxroute.load import packed
 from jaxroute.load.messages import input_error
-from jaxroute.load.repairs import Repairs
+from jaxroute.load.repairs import BREAKS_OFF, Repairs
 
 __all__ = ["Record", "records", "text_chunks"]
 
@@ -25,17 +25,18 @@ Record = tuple[str, Any]
 """Where a value is, such as `line 3`, and it."""
 
 
-def text_chunks(file: Path) -> Iterator[str]:
+def text_chunks(file: Path, broken: Callable[[], object] | None = None) -> Iterator[str]:
     """The text of a file, unzipped if it is gzipped, in pieces that are not empty.
 
-    Malformed UTF-8 reads as U+FFFD. A gzipped file that breaks off ends there, as plain ones do.
+    Malformed UTF-8 reads as U+FFFD. A gzipped file that breaks off ends there, as plain ones do;
+    `broken`, if given, is called then.
 
     Raises:
       InputError: of a gzipped file that unpacks to far more than it could hold.
       OSError, zlib.error: if it cannot be read.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
-    for chunk in packed.chunks(file):
+    for chunk in packed.chunks(file, *([broken] if broken else [])):
         if text := decoder.decode(chunk):
             yield text
     if text := decoder.decode(b"", final=True):
@@ -45,13 +46,15 @@ def text_chunks(file: Path) -> Iterator[str]:
 def records(file: Path, repairs: Repairs) -> Iterator[Record]:
     """The JSON values of a file: of its array, of its lines, or one after another.
 
-    What is not JSON is left out and noted: a line of JSON lines, else all from there on.
+    What is not JSON is left out and noted: a line of JSON lines, else all from there on. So is it
+    if the file breaks off: in a line or an array, or as gzip.
 
     Raises:
       InputError: at a value of more than `LONGEST` characters, or as `text_chunks`.
       OSError, zlib.error: if the file cannot be read.
     """
-    chunks = text_chunks(file)
+    cuts = list[bool]()
+    chunks = text_chunks(file, lambda: cuts.append(True))
     head = ""
     for chunk in chunks:
         head += chunk
@@ -59,7 +62,13 @@ def records(file: Path, repairs: Repairs) -> Iterator[Record]:
             break
     while "\n" not in head and len(head) <= packed.CHUNK and (more := next(chunks, "")):
         head += more
-    yield from (_lines if _by_line(head) else _values)(head, chunks, repairs)
+    place = ""
+    for place, value in (_lines if _by_line(head) else _values)(head, chunks, repairs):
+        yield place, value
+    for _ in chunks:  # what follows an array
+        pass
+    if cuts and BREAKS_OFF not in repairs.counts:
+        repairs.note(BREAKS_OFF, place or "its beginning", 0)
 
 
 def _by_line(head: str) -> bool:
@@ -91,13 +100,15 @@ def _lines(pending: str, chunks: Iterator[str], repairs: Repairs) -> Iterator[Re
         chunk = next(chunks, None)
         at_end = chunk is None
         pending += chunk or ""
-    yield from _line(pending, number + 1, repairs)
+    yield from _line(pending, number + 1, repairs, is_last=True)
 
 
-def _line(line: str, number: int, repairs: Repairs) -> Iterator[Record]:
+def _line(line: str, number: int, repairs: Repairs, is_last: bool = False) -> Iterator[Record]:
     if line.strip("\0 \t\r\n,"):
         place, value = f"line {number}", _parsed(line)
-        if value is None:
+        if value is None and is_last and number > 1:
+            repairs.note(BREAKS_OFF, f"line {number - 1}", 0)
+        elif value is None:
             repairs.note("lines that are not JSON left out", place)
         else:
             yield place, value
@@ -112,7 +123,7 @@ def _values(buffer: str, chunks: Iterator[str], repairs: Repairs) -> Iterator[Re
             chunk = next(chunks, None)
             if chunk is None:
                 if in_array:
-                    _broken(repairs, number)
+                    repairs.note(BREAKS_OFF, f"record {number}", 0)
                 return
             buffer, at = chunk, 0
             continue

@@ -3,7 +3,10 @@
 import dataclasses
 from collections import Counter
 
-from jaxroute.load.messages import input_error
+from jaxroute.load.messages import input_error, one_line
+
+BREAKS_OFF = "the file breaks off, and is read up to there"
+"""Noted once, with what is last read."""
 
 
 @dataclasses.dataclass
@@ -34,20 +37,22 @@ class Repairs:
         Args:
           what: in the plural, and what was done about it.
           place: where, such as `line 3`; may be empty.
-          count: how many of them.
+          count: how many of them; 0 of what is no plural.
 
         Raises:
           InputError: if repairs are errors.
         """
         if self.strict:
             mend = "mend the file, or leave out --strict"
-            raise input_error(self.name, place, what, "a file that needs no repair", mend)
+            found = f"something to mend ({what})"
+            raise input_error(self.name, place, found, "a file that needs no repair", mend)
         self.counts[what] += count
         self.first.setdefault(what, place)
 
     def lines(self) -> tuple[str, ...]:
         """Each repair in words, with its count and first place."""
-        places = {
-            what: f" (first at {place})" if place else "" for what, place in self.first.items()
-        }
-        return tuple(f"{count:,} {what}{places[what]}" for what, count in self.counts.items())
+        told = list[str]()
+        for what, count in self.counts.items():
+            place = self.first[what] and f" ({'first at ' if count else ''}{self.first[what]})"
+            told.append(one_line(f"{count:,} {what}{place}" if count else f"{what}{place}"))
+        return tuple(told)

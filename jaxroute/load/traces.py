@@ -1,6 +1,8 @@
 """Conversation traces in the formats that people have, told apart by what is in the file."""
 
+import codecs
 import itertools
+import json
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -24,7 +26,7 @@ from jaxroute.load.formats import (
     sharegpt,
     tidy,
 )
-from jaxroute.load.messages import input_error, known_names
+from jaxroute.load.messages import input_error, known_names, one_line
 from jaxroute.load.records import records, text_chunks
 from jaxroute.load.repairs import Repairs
 
@@ -40,6 +42,12 @@ UNKNOWN = "a trace of a known format"
 
 _SAMPLE = 64
 """Records that are looked at for their keys: a log may begin with others than requests."""
+
+_HEAD, _FEW = 512, 10
+"""Bytes of a file's beginning that are looked at; one of so many may be a control character."""
+
+_TEXT = bytes({*range(32, 127), *range(128, 256), *b"\t\n\v\f\r"})
+"""Bytes of text."""
 
 _UNREADABLE = (*delimited.UNREADABLE, *parquet.UNREADABLE)
 
@@ -156,7 +164,7 @@ def read_trace(
     except _UNREADABLE as error:
         found, expected = str(error)[:200] or type(error).__name__, "a trace that can be read"
         raise input_error(name, "", found, expected) from error
-    return Trace(frame, chosen, tuple(notes), repairs.lines())
+    return Trace(frame, chosen, tuple(map(one_line, notes)), repairs.lines())
 
 
 def _told(name: str, files: Sequence[Path]) -> str:
@@ -174,10 +182,15 @@ def _told(name: str, files: Sequence[Path]) -> str:
     if text[:1] in ("{", "["):
         sample = itertools.islice(records(file, Repairs(name)), _SAMPLE)
         keys = [list(value) for _, value in sample if isinstance(value, dict)]
+        if not keys and _is_deep(text):
+            raise input_error(name, "", "JSON nested too deeply", UNKNOWN)
         return _fitting(JSON, keys) or _refuse(name, JSON, keys[0] if keys else [])
     if len(head) >= packed.CHUNK and "\n" not in text and "\r" not in text:
         found = f"no whole line in the first {packed.CHUNK:,} characters"
         raise input_error(name, "row 1", found, "the header of a table, or JSON")
+    if not text:
+        raise input_error(name, "", "an empty file", UNKNOWN)
+    _refuse_bytes(name, file)
     columns = delimited.header(file)
     return _fitting(CSV, [columns]) or _tidy_or_not(name, CSV, columns)
 
@@ -199,6 +212,28 @@ def _tidy_or_not(name: str, kind: str, columns: Sequence[str]) -> str:
 
 
 def _refuse(name: str, kind: str, found: Sequence[str]) -> str:
-    what, listed = "keys" if kind == JSON else "columns", ", ".join(found)[:120] or "none"
-    mend = f"formats: {', '.join(FORMATS)}; name one if it is one of them"
-    raise input_error(name, "", f"{kind} with {what} {listed}", UNKNOWN, mend)
+    what, listed = "columns" if kind in (CSV, PARQUET) else "keys", ", ".join(found)[:120]
+    has = f"{kind} with {what} {listed}" if found else f"{kind} without {what}"
+    mend = f"formats: {', '.join(FORMATS)}; name it with --format if it is one of them"
+    raise input_error(name, "", has, UNKNOWN, mend)
+
+
+def _is_deep(text: str) -> bool:
+    """Whether JSON is nested too deeply to be read."""
+    try:
+        json.JSONDecoder().raw_decode(text)
+    except RecursionError:
+        return True
+    except ValueError:
+        pass
+    return False
+
+
+def _refuse_bytes(name: str, file: Path) -> None:
+    """Raises an error if a file begins as no text in UTF-8 does."""
+    head = next(filter(None, packed.chunks(file)), b"")[:_HEAD]
+    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise input_error(name, "", "text in UTF-16", UNKNOWN, "save it as UTF-8")
+    odd = head.translate(None, _TEXT)
+    if b"\0" in odd or _FEW * len(odd) > len(head):
+        raise input_error(name, "", "a binary file", UNKNOWN)

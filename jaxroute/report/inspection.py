@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxroute.inspection import TraceInspection
+from jaxroute.load.messages import one_line
 from jaxroute.report.tables import grid, put, put_notes
 
 _MIDDLE = ("mean", "p50", "p95", "max")
@@ -16,10 +17,18 @@ _DAY_S = 86_400.0
 
 def show_trace_inspection(told: TraceInspection, out: Console) -> None:
     """Prints the figures of a trace, then what else there is to know of it."""
-    title = f"{told.path}, read as {told.format}: {told.sessions:,} sessions, {told.turns:,} turns"
+    held = f"{_counted(told.sessions, 'session')}, {_counted(told.turns, 'turn')}"
+    title = f"{one_line(told.path)}, read as {told.format}: {held}"
     rows = told.figures.dropna()
-    put(out, functools.partial(_table, rows), title, [list(map(str, rows)), list(_MIDDLE)])
+    if told.turns:
+        put(out, functools.partial(_table, rows), title, [list(map(str, rows)), list(_MIDDLE)])
+    else:
+        out.print(title, markup=False, soft_wrap=not out.is_terminal)
     put_notes(out, inspection_notes(told))
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _table(rows: pd.DataFrame, title: str, columns: list[str]) -> Table:
@@ -35,6 +44,9 @@ def _figure(value: float) -> str:
 
 def inspection_notes(told: TraceInspection) -> Iterator[str]:
     """What a reader has to know of a trace, a line each."""
+    if not told.turns:
+        yield "no turns: the file has nothing but its header"
+        return
     for most, row in told.beyond.iterrows():
         yield (
             f"sessions of more than {most} turns: {row['sessions_pct']:.1f} % of sessions, with "

@@ -34,7 +34,8 @@ def assemble(requests: Requests, repairs: Repairs) -> tuple[pd.DataFrame, list[s
       repairs: where what was mended or left out is counted.
 
     Returns:
-      The frame; and notes: what times there are, how many contexts shrank, turns without output.
+      The frame; and notes: what times there are, and what is taken to remain of contexts that
+      shrank.
 
     Raises:
       InputError: if no request has a prompt; at a repair, if those are errors.
@@ -49,7 +50,7 @@ def assemble(requests: Requests, repairs: Repairs) -> tuple[pd.DataFrame, list[s
     notes = list[str]()
     keep = _join(columns, names, repairs, notes)
     del columns["key"], columns["piece"]
-    keep &= _told(columns, keep, repairs)
+    keep &= _told(columns, keep, names, repairs)
     if not keep.any():
         raise _nothing(repairs)
     if not keep.all():
@@ -61,26 +62,33 @@ def assemble(requests: Requests, repairs: Repairs) -> tuple[pd.DataFrame, list[s
     order = np.lexsort((columns["time_s"], columns["session"]))
     _each(columns, order)
     del order, keep
-    session, time_s = columns.pop("session"), columns.pop("time_s")
+    session, time_s = columns["session"], columns.pop("time_s")
+    # The frame is the most that is held: each column goes when its own is made of it.
     first = np.ones(len(session), bool)
     first[1:] = session[1:] != session[:-1]
     starts = np.flatnonzero(first)
     lengths = np.diff(np.append(starts, len(session)))
-    prefix, shrunk = _prefix(columns, first, notes)
-    if zeros := int((columns["output"] == 0).sum()):
-        notes.append(f"{zeros:,} turns have no output tokens and are kept")
+    prefix, shrunk = _prefix(columns, first, names, repairs, notes)
+    del first, columns["shared"], columns["session"]
+    output = columns.pop("output").astype(np.int64)
+    new = np.subtract(columns.pop("prompt"), prefix, out=None if shrunk else prefix)
     frame: dict[str, object] = {
         "session_id": names.take(pa.array(session)).to_pandas(),
-        "turn": np.arange(len(session)) - np.repeat(starts, lengths),
-        "arrival_s": time_s - (time_s.min() if dated else 0.0),
-        "input_tokens": columns["prompt"] - prefix,
-        "output_tokens": columns["output"].astype(np.int64),
+        "turn": None,
+        "arrival_s": time_s,
+        "input_tokens": new,
+        "output_tokens": output,
     }
+    del session
+    turn = np.arange(len(time_s))
+    turn -= np.repeat(starts, lengths)
+    frame["turn"] = turn
     if shrunk:
         frame["prefix_tokens"] = prefix
     if dated:
         micros = np.round(time_s[starts] * 1e6).astype(np.int64).astype("datetime64[us]")
         frame["start_time"] = pd.DatetimeIndex(np.repeat(micros, lengths)).tz_localize("UTC")
+        time_s -= time_s.min()
     return pd.DataFrame(frame, copy=False), notes
 
 
@@ -143,10 +151,21 @@ def _join(
     return keep
 
 
-def _told(columns: Columns, keep: NDArray[np.bool_], repairs: Repairs) -> NDArray[np.bool_]:
+def _place(names: pa.Array, session: NDArray[Any], rows: NDArray[np.bool_]) -> str:
+    """Where the first of some rows is."""
+    return f"session {names[int(session[np.argmax(rows)])]}"
+
+
+def _told(
+    columns: Columns, keep: NDArray[np.bool_], names: pa.Array, repairs: Repairs
+) -> NDArray[np.bool_]:
     """Which requests have a prompt; missing outputs become 0."""
     prompt, output = columns["prompt"], columns["output"]
     told = prompt != UNKNOWN
+    zero = keep & told & (output == 0)
+    if zero.any():
+        place = _place(names, columns["session"], zero)
+        repairs.note("answers of 0 tokens kept", place, int(zero.sum()))
     if count := int((keep & ~told).sum()):
         repairs.note("requests without prompt tokens left out", "", count)
     blank = output == UNKNOWN
@@ -168,7 +187,9 @@ def _settle_times(time_s: Floats, repairs: Repairs, notes: list[str]) -> bool:
         notes.append("the log has no times")
         return False
     notes.append(
-        "times are dates (UTC)" if dated else "times have no dates: they count from the log's start"
+        "times are dates (UTC; those without an offset are taken for it)"
+        if dated
+        else "times have no dates: they count from the log's start"
     )
     if missing.any():
         what = "requests without a time that can be read given that of the one before in the log"
@@ -184,24 +205,36 @@ def _count_disorder(columns: Columns, names: pa.Array, repairs: Repairs) -> None
     who, when = columns["session"], columns["time_s"]
     back = (when[1:] < when[:-1]) & (who[1:] == who[:-1])
     if back.any():
-        place = f"session {names[int(who[1:][np.argmax(back)])]}"
+        place = _place(names, who[1:], back)
         what = "requests logged after a later one of their session put in order of time"
         repairs.note(what, place, int(back.sum()))
 
 
-def _prefix(columns: Columns, first: NDArray[np.bool_], notes: list[str]) -> tuple[Rows, bool]:
+def _prefix(
+    columns: Columns,
+    first: NDArray[np.bool_],
+    names: pa.Array,
+    repairs: Repairs,
+    notes: list[str],
+) -> tuple[Rows, bool]:
     """Leading tokens of each prompt that the turn before left, and whether that is ever not all."""
     prompt, output, shared = (columns[name] for name in ("prompt", "output", "shared"))
-    before = np.where(first, 0, np.roll(prompt, 1)).astype(np.int64)
-    left = np.where(first, 0, before + np.roll(output, 1))
+    before = np.roll(prompt, 1)
+    before[first] = 0
+    left = np.roll(output, 1).astype(np.int64)
+    left += before
+    left[first] = 0
     shrunk = prompt < left
     if not shrunk.any():
         return left, False
-    at_least = np.where(prompt >= before, before, 0)
-    known = np.maximum(shared, at_least)
-    prefix = np.where(shrunk, np.minimum(known, prompt), left)
+    known = np.where(prompt >= before, before, 0)
+    np.maximum(shared, known, out=known)
+    prefix = left
+    np.minimum(known, prompt, out=prefix, where=shrunk)
     kept = int((shrunk & (prefix >= before)).sum())
     none = int((shrunk & (prefix == 0)).sum())
+    what = "prompts shorter than the context before them given the prefix that they can share"
+    repairs.note(what, _place(names, columns["session"], shrunk), int(shrunk.sum()))
     notes.append(
         f"{int(shrunk.sum()):,} prompts are shorter than the context before them: taken to begin "
         f"with the previous prompt where they are as long ({kept:,}), else with the tokens known "

@@ -62,6 +62,8 @@ def seconds(value: Any, place: str, repairs: Repairs, unit_s: float | None = Non
     if moment is None:
         repairs.note("times that are neither numbers nor ISO-8601 left out", place)
         return NAN
+    if isinstance(value, str) and value.strip().replace(".", "", 1).isdigit():
+        repairs.note("numbers written as text read as numbers", place)
     return moment
 
 

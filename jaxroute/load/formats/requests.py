@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from jaxroute.load.formats import fields
+from jaxroute.load.formats import fields, streams
 from jaxroute.load.formats.assembly import assemble
 from jaxroute.load.formats.log import MOST, UNKNOWN, Requests
 from jaxroute.load.records import records
@@ -48,12 +48,12 @@ TIME = (
 """Keys looked for, in this order, in a record and in what it holds; the first that is told."""
 
 _HOLDERS = ("response", "message", "body", "request", "metadata")
-_STREAM = ("message_start", "message_delta", "message_stop", "content_block", "response.", "ping")
 
 OPENAI = "OpenAI convention (the prompt includes cached tokens)"
 ANTHROPIC = "Anthropic convention (the prompt is input and cached tokens together)"
 PLAIN = "input_tokens without cached tokens, in which both conventions agree"
 PART = "pieces of streamed answers without input tokens"
+UNTOLD = "records without a prompt's tokens that can be read"
 
 
 class Usage(NamedTuple):
@@ -68,7 +68,8 @@ class Usage(NamedTuple):
 def read(file: Path, repairs: Repairs) -> tuple[pd.DataFrame, list[str]]:
     """The turns of a request log as `jaxroute.load.traces.read_trace` has them, and notes.
 
-    Requests of one id are one, as the pieces of a streamed answer are. Records of other kinds, such
+    Requests of one id are one, as the pieces of a streamed answer are, also those that have no id:
+    see `jaxroute.load.formats.streams`. Records of other kinds, such
     as a user's messages, are left out; so are requests without usage, which is a repair. What runs
     beside a session (`isSidechain`) is a session of its own.
 
@@ -76,25 +77,32 @@ def read(file: Path, repairs: Repairs) -> tuple[pd.DataFrame, list[str]]:
       InputError: as `jaxroute.load.formats.assembly.assemble`; for a value too long.
       OSError, zlib.error: if the file cannot be read.
     """
-    requests, told = Requests(), Counter[str]()
-    others = unnamed = 0
+    requests, told, latest = Requests(), Counter[str](), streams.Latest()
+    others, unnamed, first_unnamed = 0, 0, ""
     for place, value in records(file, repairs):
         record = fields.mapping(value, place, repairs)
         if record is None:
             continue
         holders = list(_holders(record))
-        kind = record.get("type") or record.get("object")
-        found = _usage(holders, place, repairs)
+        kind = _kind(record)
+        found, session = _usage(holders, place, repairs), _first(holders, SESSION)
         if found is None:
-            if isinstance(kind, str):
+            streams.without_usage(latest, session, kind)
+            if kind:
                 others += 1
             else:
                 repairs.note("requests without usage left out", place)
             continue
-        session, request = _first(holders, SESSION), _request(record, holders)
+        request, is_piece = _request(record, holders), streams.is_piece(kind)
+        if is_piece:
+            if not session and not request and kind.endswith(streams.CHUNK):
+                repairs.note(streams.UNTOLD, place)
+            piece = streams.Piece(request, found.prompt, found.output)
+            request = streams.request_of(latest, session, kind, piece, place)
         if not session:
             session = f"request {request or place}"
             unnamed += 1
+            first_unnamed = first_unnamed or place
         if record.get("isSidechain") is True:
             session += f"/{fields.name(record.get('agentId')) or 'sidechain'}"
         time = next(
@@ -107,9 +115,12 @@ def read(file: Path, repairs: Repairs) -> tuple[pd.DataFrame, list[str]]:
             found.output,
             found.cached,
             request,
-            _is_piece(kind),
+            is_piece,
         )
-        told[found.convention] += 1
+        told[found.convention if found.prompt != UNKNOWN else PART if is_piece else UNTOLD] += 1
+    if 0 < unnamed < told.total():
+        what = "requests without a session id taken as sessions of one turn"
+        repairs.note(what, first_unnamed, unnamed)
     frame, notes = assemble(requests, repairs)
     return frame, [*_rules(told, others, unnamed), *notes]
 
@@ -120,8 +131,6 @@ def _rules(told: Counter[str], others: int, unnamed: int) -> Iterator[str]:
         yield f"{others:,} records of other kinds hold no usage"
     if unnamed == told.total():
         yield "the log has no session ids: each request is a session of one turn"
-    elif unnamed:
-        yield f"{unnamed:,} requests without a session id are sessions of one turn"
 
 
 def _holders(record: dict[str, Any], depth: int = 2) -> Iterator[dict[str, Any]]:
@@ -147,8 +156,10 @@ def _request(record: dict[str, Any], holders: Sequence[Mapping[str, Any]]) -> st
     return _first(holders, REQUEST) or _first(holders[1:], ("id",)) or fields.name(record.get("id"))
 
 
-def _is_piece(kind: Any) -> bool:
-    return isinstance(kind, str) and (kind.endswith(".chunk") or kind.startswith(_STREAM))
+def _kind(record: Mapping[str, Any]) -> str:
+    """The type of a record, empty if it has none."""
+    kind = record.get("type") or record.get("object")
+    return kind if isinstance(kind, str) else ""
 
 
 def _usage(holders: Sequence[dict[str, Any]], place: str, repairs: Repairs) -> Usage | None:
@@ -199,9 +210,7 @@ def usage(told: Mapping[str, Any], place: str, repairs: Repairs) -> Usage:
     else:
         cached = count("prompt_cache_hit_tokens")
         convention = OPENAI if "input_tokens_details" in told else convention
-    if prompt == UNKNOWN:
-        convention = PART
-    elif cached > prompt:
+    if prompt != UNKNOWN and cached > prompt:
         repairs.note("cached tokens beyond the prompt's not believed", place)
         cached = UNKNOWN
     return Usage(prompt, output, cached, convention)
