@@ -39,7 +39,7 @@ def test_a_log_and_a_grid_are_told_apart_and_inspected(jaxroute, tmp_path):
     log.write_text(LOG)
     hours.write_text(HOURS)
     status, out, _ = jaxroute("inspect", log)
-    assert status == 0 and "read as requests: 1 sessions, 2 turns" in " ".join(out.split())
+    assert status == 0 and "read as requests: 1 session, 2 turns" in " ".join(out.split())
     status, out, _ = jaxroute("inspect", hours)
     assert status == 0 and "DE" in out and "111.5" in out
     status, out, err = jaxroute("inspect", hours, "--format", "mooncake")
