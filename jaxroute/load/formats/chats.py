@@ -17,11 +17,9 @@ from pathlib import Path
 import pandas as pd
 
 from jaxroute.load.formats.content import TIMES, Conversation, conversation, name
-from jaxroute.load.formats.dialogue import hold
 from jaxroute.load.formats.rows import rows
-from jaxroute.load.formats.turns import trace
+from jaxroute.load.formats.texts import counted
 from jaxroute.load.repairs import Repairs
-from jaxroute.load.tokens import counter
 
 __all__ = ["KEYS", "read"]
 
@@ -34,22 +32,8 @@ _IDS = ("conversation_hash", "conversation_id", "id")
 
 
 def read(file: Path, repairs: Repairs, tokenizer: str | None) -> tuple[pd.DataFrame, list[str]]:
-    """Reads a file of such conversations: JSON, JSON lines or Parquet, gzipped or not.
-
-    Args:
-      file: it.
-      repairs: takes down what is mended or left out.
-      tokenizer: as for `jaxroute.load.tokens.counter`.
-
-    Returns:
-      Turns, as `jaxroute.load.formats.turns.trace` makes them, and notes.
-
-    Raises:
-      InputError: if the file cannot be read or has no turn, or repairs are errors.
-    """
-    count, note = counter(tokenizer)
-    frame, notes = trace(hold(_conversations(file, repairs), count, repairs), repairs)
-    return frame, [note, *notes]
+    """Reads such conversations, JSON or Parquet: see `jaxroute.load.formats.texts.counted`."""
+    return counted(_conversations(file, repairs), repairs, tokenizer)
 
 
 def _conversations(file: Path, repairs: Repairs) -> Iterator[Conversation]:
