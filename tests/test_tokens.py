@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import tiktoken
+import tiktoken.load
 import tokenizers
 
 from jaxroute.errors import InputError
