@@ -31,13 +31,12 @@ from jaxroute.comparison import Report, run
 from jaxroute.compilations import reuse_compilations
 from jaxroute.config import read_config
 from jaxroute.devices import use_every_core
-from jaxroute.errors import InputError
+from jaxroute.errors import InputError, UnknownFormatError
 from jaxroute.grid_inspection import inspect_intensity, is_intensity
 from jaxroute.inspection import inspect_trace
 from jaxroute.load.carbon import TYPICAL_DAY
 from jaxroute.load.grids.detection import FORMATS
 from jaxroute.load.messages import input_error, one_line
-from jaxroute.load.traces import UNKNOWN
 from jaxroute.options import Format, Out, Sources, Strict, StudyFile, Tokenizer, with_sources
 from jaxroute.report import turns
 from jaxroute.report.ablation import show_ablation
@@ -354,13 +353,22 @@ def fleet(
     tensor_parallel: Annotated[
         int | None, typer.Option(help="GPUs of a replica; by default the fewest that hold it.")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Sequences decoded at a time, to derive for.")] = 32,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Sequences decoded at a time, to derive for; by default {deriving.BATCH}."
+        ),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Of the model derived.")] = None,
 ) -> None:
     """What a study's deployments cost to run; or, from an architecture, what one would."""
     if derive is not None:
         rows = deriving.derive(
-            derive, gpu or (), tensor_parallel=tensor_parallel, batch=batch, name=name
+            derive,
+            gpu or (),
+            tensor_parallel=tensor_parallel,
+            batch=deriving.BATCH if batch is None else batch,
+            name=name,
         )
         if out is None:
             print(rows, end="")
@@ -371,9 +379,10 @@ def fleet(
     for option, value in (
         ("--gpu", gpu),
         ("--tensor-parallel", tensor_parallel),
+        ("--batch", batch),
         ("--name", name),
     ):
-        if value:
+        if value is not None and value != []:
             raise input_error(option, "", "no --derive beside it", "it with --derive only")
     with _at_work(out, FLEET_FILES) as (directory, _):
         listing = fleet_listing(read_config(study), context)
@@ -401,9 +410,7 @@ def inspect(
         return
     try:
         told = inspect_trace(file, format=format, tokenizer=tokenizer, strict=strict)
-    except InputError as error:
-        if UNKNOWN not in str(error):
-            raise
+    except UnknownFormatError as error:
         raise InputError(f"{error}; or intensity of {FORMATS}") from error
     show_trace_inspection(told, console())
 

@@ -14,7 +14,10 @@ from jaxroute.load.own_rows import OwnRows
 from jaxroute.load.toml import validate
 from jaxroute.roofline import Gpu
 
-__all__ = ["derive", "gpu_named", "gpu_types", "write_rows"]
+__all__ = ["BATCH", "derive", "gpu_named", "gpu_types", "write_rows"]
+
+BATCH = 32
+"""Sequences decoded together, as in the bundled profiles."""
 
 HEADER = """\
 # Rows for the fleet of a study: [fleet] tables = "THIS FILE", and the names in its lists.
@@ -56,7 +59,7 @@ def derive(
     gpus: Sequence[str],
     *,
     tensor_parallel: int | None = None,
-    batch: int = 32,
+    batch: int = BATCH,
     name: str | None = None,
 ) -> str:
     """A `[[model]]` table and a `[[profile]]` for each GPU type, as `fleet.tables` reads them.

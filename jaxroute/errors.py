@@ -1,4 +1,4 @@
-"""The one error a user can mend."""
+"""The errors a user can mend."""
 
 
 class InputError(ValueError):
@@ -6,3 +6,7 @@ class InputError(ValueError):
 
     The command line prints the message on one line and exits with status 2.
     """
+
+
+class UnknownFormatError(InputError):
+    """A file that is of no format that is looked for."""

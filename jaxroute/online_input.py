@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jaxroute.load.messages import input_error, shown
+from jaxroute.load.moments import LATEST_S
 from jaxroute.online_names import Names, Places, place_of
 
 Floats = NDArray[np.float64]
 
 MOST_TOKENS = 1e9
 """No context is longer: a greater number is a mistake."""
-
-LATEST_S = 7_258_118_400.0
-"""The year 2200: beyond it a clock counts milliseconds."""
 
 
 class Usage(NamedTuple):

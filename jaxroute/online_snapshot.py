@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from jaxroute.load.messages import input_error, shown
+from jaxroute.load.moments import LATEST_S
 from jaxroute.load.toml import Section, validate
 from jaxroute.load.values import Finite, Name
 from jaxroute.online_grid import Reading, Readings
-from jaxroute.online_input import LATEST_S, MOST_TOKENS
+from jaxroute.online_input import MOST_TOKENS
 from jaxroute.online_names import Names, Places, place_of
 from jaxroute.online_state import State, opening
 from jaxroute.reference import NONE

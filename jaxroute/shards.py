@@ -14,6 +14,7 @@ from jaxroute.load import parquet
 from jaxroute.load.files import parts, sha256
 from jaxroute.load.shards import Index, frames, index
 from jaxroute.load.traces import TIDY
+from jaxroute.load.unreadable import UNREADABLE
 from jaxroute.pieces import MOST_TURNS, Pieces, cut, even
 from jaxroute.prepare import Counts, Undated
 from jaxroute.sessions import Sessions
@@ -125,7 +126,7 @@ def larger(config: DatasetConfig, models: int, memory_bytes: int | None) -> bool
     try:
         files = parts(config.path)
         rows = parquet.rows(files) if parquet.is_parquet(files[0]) else 0
-    except parquet.UNREADABLE:
+    except UNREADABLE:
         return False  # who reads it says why
     return rows * (BYTES_A_TURN + BYTES_A_QUALITY * models) > memory_bytes
 

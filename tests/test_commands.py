@@ -83,3 +83,13 @@ def test_a_report_is_written_beside_its_result(jaxroute, tmp_path):
     assert (tmp_path / "report.html").exists()
     status, out, err = jaxroute("report", tmp_path / "nowhere")
     assert status == 2 and not out and err.count("\n") == 1
+
+
+def test_options_that_derive_want_an_architecture(jaxroute, tmp_path):
+    for option in (("--batch", 32), ("--gpu", "H100"), ("--tensor-parallel", 2), ("--name", "m")):
+        status, out, err = jaxroute("fleet", *option)
+        assert status == 2 and not out and option[0] in err
+    described = tmp_path / "config.json"
+    described.write_text(json.dumps(ARCHITECTURE))
+    status, _, err = jaxroute("fleet", "--derive", described, "--gpu", "H100", "--batch", 0)
+    assert status == 2 and "--batch" in err

@@ -4,7 +4,6 @@ import contextlib
 import csv
 import gzip
 import io
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,6 @@ import pyarrow.csv
 from jaxroute.load import packed
 from jaxroute.load.messages import input_error
 from jaxroute.load.repairs import BREAKS_OFF, Repairs
-
-UNREADABLE = (pa.ArrowException, OSError, EOFError, ValueError, csv.Error, zlib.error)
-"""What a file that is no CSV, or a damaged one, raises."""
 
 Choose = Callable[[Sequence[str]], list[str]]
 """Given the names in a header, those to read."""
@@ -40,7 +36,7 @@ def header(file: Path) -> list[str]:
     """The names in the first row of a file; none if it is empty.
 
     Raises:
-      OSError, ...: `UNREADABLE`.
+      OSError, ...: `jaxroute.load.unreadable.UNREADABLE`.
     """
     with _text(file) as stream:
         return next(_rows(stream), (1, []))[1]
@@ -73,7 +69,7 @@ def read(name: str, file: Path, choose: Choose, repairs: Repairs | None = None) 
     Raises:
       InputError: at the first row that has more or fewer values than the header; of a gzipped file
         that breaks off, or that unpacks to far more than it could hold.
-      pa.ArrowException, ...: `UNREADABLE`.
+      pa.ArrowException, ...: `jaxroute.load.unreadable.UNREADABLE`.
     """
     packed.refuse_bomb(file)
     with _text(file) as stream:

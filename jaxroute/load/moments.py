@@ -3,7 +3,10 @@
 import math
 from datetime import UTC, datetime
 
-__all__ = ["epoch_s"]
+__all__ = ["EARLIEST_S", "LATEST_S", "epoch_s"]
+
+EARLIEST_S, LATEST_S = 315_532_800.0, 7_258_118_400.0
+"""The years 1980 and 2200: no date lies outside them."""
 
 _UNITS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 """From which number on it is of that many seconds: epoch seconds reach 1e11 in the year 5138."""

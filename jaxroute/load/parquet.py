@@ -9,9 +9,6 @@ import pyarrow.dataset
 import pyarrow.fs
 import pyarrow.parquet
 
-UNREADABLE = (pa.ArrowException, OSError, ValueError)
-"""What a file that is no Parquet, or a damaged one, raises."""
-
 BATCH = 65_536
 """Rows that are decoded at a time."""
 

@@ -1,6 +1,5 @@
 """Traces in Parquet that stay on disk: where their sessions lie, and some of them at a time."""
 
-import contextlib
 import dataclasses
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,8 +17,11 @@ from jaxroute.errors import InputError
 from jaxroute.load import parquet
 from jaxroute.load.files import parts
 from jaxroute.load.formats import tidy
-from jaxroute.load.messages import input_error, shown
+from jaxroute.load.messages import shown
 from jaxroute.load.table import Table
+from jaxroute.load.unreadable import readable
+
+_EXPECTED = "a table in Parquet that stays as it is"
 
 _RANGE = 2**20
 """Hashes that are looked through for doubles at a time."""
@@ -60,7 +62,7 @@ def index(path: str | Path) -> Index:
         neither complete nor empty; at a session that comes back after another.
     """
     name, files = str(path), parts(path)
-    with _readable(name):
+    with readable(name, _EXPECTED):
         found = _index(name, files)
         again = _first_again(found)
     if again is not None:
@@ -76,23 +78,12 @@ def frames(trace: Index, bounds: Sequence[tuple[int, int]]) -> Iterator[pd.DataF
     Raises:
       InputError: as `read_trace`.
     """
-    with _readable(trace.name):
+    with readable(trace.name, _EXPECTED):
         data = parquet.dataset(trace.files)
         read = parquet.windows(data, trace.columns, bounds)
         for (begin, _), rows in zip(bounds, read, strict=True):
             table = Table(trace.name, trace.files, rows, False, begin, trace.as_text)
             yield tidy.parsed(table)
-
-
-@contextlib.contextmanager
-def _readable(name: str) -> Iterator[None]:
-    try:
-        yield
-    except InputError:
-        raise
-    except parquet.UNREADABLE as error:
-        expected = "a table in Parquet that stays as it is"
-        raise input_error(name, "", str(error)[:200], expected) from error
 
 
 def _index(name: str, files: Sequence[Path]) -> Index:

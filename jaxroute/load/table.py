@@ -21,6 +21,7 @@ from jaxroute.load import delimited, parquet
 from jaxroute.load.delimited import Choose
 from jaxroute.load.files import parts
 from jaxroute.load.messages import input_error, nearest, shown
+from jaxroute.load.unreadable import readable
 
 # From 1980 on no epoch second can be a date such as 20230601 or a time that starts from 0.
 _FIRST, _LAST = np.datetime64("1980-01-01", "us"), np.datetime64("2200-01-01", "us")
@@ -222,18 +223,13 @@ def read_table(path: str | Path, choose: Choose) -> Table:
         or fewer values than its header.
     """
     files = parts(path)
-    try:
+    with readable(path, "a table in CSV, gzipped CSV or Parquet"):
         is_csv = not parquet.is_parquet(files[0])
         if is_csv:
             data = delimited.read(str(path), files[0], choose)
         else:
             found = parquet.dataset(files)
             data = found.to_table(columns=choose(found.schema.names))
-    except InputError:
-        raise
-    except (*delimited.UNREADABLE, *parquet.UNREADABLE) as error:
-        expected = "a table in CSV, gzipped CSV or Parquet"
-        raise input_error(path, "", str(error)[:200], expected) from error
     return Table(str(path), files, data, is_csv)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 import pyarrow.parquet
 
-from jaxroute.errors import InputError
+from jaxroute.errors import UnknownFormatError
 from jaxroute.load import delimited, packed, parquet
 from jaxroute.load.files import parts
 from jaxroute.load.formats import (
@@ -29,6 +29,7 @@ from jaxroute.load.formats import (
 from jaxroute.load.messages import input_error, known_names, one_line
 from jaxroute.load.records import records, text_chunks
 from jaxroute.load.repairs import Repairs
+from jaxroute.load.unreadable import readable
 
 __all__ = ["FORMATS", "TIDY", "Format", "Trace", "read_trace"]
 
@@ -36,9 +37,6 @@ TIDY = "tidy"
 """The format of the project's own."""
 
 JSON, CSV, PARQUET = "JSON", "CSV", "Parquet"
-
-UNKNOWN = "a trace of a known format"
-"""What was expected of a file that is none."""
 
 _SAMPLE = 64
 """Records that are looked at for their keys: a log may begin with others than requests."""
@@ -48,8 +46,6 @@ _HEAD, _FEW = 512, 10
 
 _TEXT = bytes({*range(32, 127), *range(128, 256), *b"\t\n\v\f\r"})
 """Bytes of text."""
-
-_UNREADABLE = (*delimited.UNREADABLE, *parquet.UNREADABLE)
 
 
 class Format(NamedTuple):
@@ -145,7 +141,7 @@ def read_trace(
     if format is not None and format not in FORMATS:
         mend = known_names(format, FORMATS)
         raise input_error(name, "format", repr(format), "the name of a format", mend)
-    try:
+    with readable(name, "a trace that can be read"):
         chosen = format or _told(name, files)
         how = FORMATS[chosen]
         if chosen == TIDY:
@@ -159,11 +155,6 @@ def read_trace(
             raise input_error(name, "", "a directory", f"a file to be read as {chosen}", mend)
         else:
             frame, notes = how.read(files[0], repairs)
-    except InputError:
-        raise
-    except _UNREADABLE as error:
-        found, expected = str(error)[:200] or type(error).__name__, "a trace that can be read"
-        raise input_error(name, "", found, expected) from error
     return Trace(frame, chosen, tuple(map(one_line, notes)), repairs.lines())
 
 
@@ -183,13 +174,13 @@ def _told(name: str, files: Sequence[Path]) -> str:
         sample = itertools.islice(records(file, Repairs(name)), _SAMPLE)
         keys = [list(value) for _, value in sample if isinstance(value, dict)]
         if not keys and _is_deep(text):
-            raise input_error(name, "", "JSON nested too deeply", UNKNOWN)
+            raise _unknown(name, "JSON nested too deeply")
         return _fitting(JSON, keys) or _refuse(name, JSON, keys[0] if keys else [])
     if len(head) >= packed.CHUNK and "\n" not in text and "\r" not in text:
         found = f"no whole line in the first {packed.CHUNK:,} characters"
         raise input_error(name, "row 1", found, "the header of a table, or JSON")
     if not text:
-        raise input_error(name, "", "an empty file", UNKNOWN)
+        raise _unknown(name, "an empty file")
     _refuse_bytes(name, file)
     columns = delimited.header(file)
     return _fitting(CSV, [columns]) or _tidy_or_not(name, CSV, columns)
@@ -211,11 +202,16 @@ def _tidy_or_not(name: str, kind: str, columns: Sequence[str]) -> str:
     return _refuse(name, kind, columns)
 
 
+def _unknown(name: str, found: str, mend: str = "") -> UnknownFormatError:
+    error = input_error(name, "", found, "a trace of a known format", mend)
+    return UnknownFormatError(str(error))
+
+
 def _refuse(name: str, kind: str, found: Sequence[str]) -> str:
     what, listed = "columns" if kind in (CSV, PARQUET) else "keys", ", ".join(found)[:120]
     has = f"{kind} with {what} {listed}" if found else f"{kind} without {what}"
     mend = f"formats: {', '.join(FORMATS)}; name it with --format if it is one of them"
-    raise input_error(name, "", has, UNKNOWN, mend)
+    raise _unknown(name, has, mend)
 
 
 def _is_deep(text: str) -> bool:
@@ -233,7 +229,7 @@ def _refuse_bytes(name: str, file: Path) -> None:
     """Raises an error if a file begins as no text in UTF-8 does."""
     head = next(filter(None, packed.chunks(file)), b"")[:_HEAD]
     if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        raise input_error(name, "", "text in UTF-16", UNKNOWN, "save it as UTF-8")
+        raise _unknown(name, "text in UTF-16", "save it as UTF-8")
     odd = head.translate(None, _TEXT)
     if b"\0" in odd or _FEW * len(odd) > len(head):
-        raise input_error(name, "", "a binary file", UNKNOWN)
+        raise _unknown(name, "a binary file")

@@ -15,6 +15,7 @@ from jaxroute.ablation import BASELINE
 from jaxroute.config import BOUND_ROW
 from jaxroute.load import delimited
 from jaxroute.load.messages import input_error, shown
+from jaxroute.load.unreadable import UNREADABLE
 from jaxroute.report.kinds import KEYS, KINDS, LABELS, PARTS, SWEPT
 from jaxroute.report.parts import PLAN
 from jaxroute.report.target import RECORD
@@ -205,7 +206,7 @@ def _csv(file: Path, needed: tuple[str, ...], axes: tuple[str, ...]) -> pd.DataF
         text = delimited.read(str(file), file, list).to_pandas().fillna("")
     except FileNotFoundError as error:
         raise _damaged(file, "no such file") from error
-    except delimited.UNREADABLE as error:
+    except UNREADABLE as error:
         raise _damaged(file, str(error)) from error
     _has(file, text.columns, (*axes, *needed))
     labels = {*LABELS, *axes}

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from jaxroute.errors import InputError
 from jaxroute.load.formats.log import UNKNOWN, Floats, Requests, Rows
 from jaxroute.load.messages import input_error
+from jaxroute.load.moments import EARLIEST_S, LATEST_S
 from jaxroute.load.repairs import Repairs
 
 TWICE = "requests logged once more under the same id joined with the fuller"
-
-DATED_S, LAST_S = 315_532_800.0, 7_258_118_400.0
-"""The years 1980 and 2200: a log with times between them counts from 1970; none lie beyond."""
 
 
 def assemble(requests: Requests, repairs: Repairs) -> tuple[pd.DataFrame, list[str]]:
@@ -177,8 +175,8 @@ def _told(
 
 def _settle_times(time_s: Floats, repairs: Repairs, notes: list[str]) -> bool:
     """Whether times are dates; those missing become that of the request before in the log."""
-    time_s[~(np.abs(time_s) < LAST_S)] = np.nan
-    late = time_s >= DATED_S
+    time_s[~(np.abs(time_s) < LATEST_S)] = np.nan
+    late = time_s >= EARLIEST_S
     dated = bool(late.any())
     if dated:
         time_s[~late] = np.nan

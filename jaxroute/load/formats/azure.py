@@ -23,7 +23,7 @@ def read(file: Path, repairs: Repairs) -> tuple[pd.DataFrame, list[str]]:
 
     Raises:
       InputError: as `jaxroute.load.formats.assembly.assemble`.
-      jaxroute.load.delimited.UNREADABLE: if the file cannot be read.
+      jaxroute.load.unreadable.UNREADABLE: if the file cannot be read.
     """
     table = columns.read(file, KEYS[0], repairs)
     requests = of_columns(

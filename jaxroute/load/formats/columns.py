@@ -24,7 +24,7 @@ def read(
 
     Raises:
       InputError: if a column is missing or doubled.
-      jaxroute.load.delimited.UNREADABLE: if the file cannot be read.
+      jaxroute.load.unreadable.UNREADABLE: if the file cannot be read.
     """
 
     def choose(header: Sequence[str]) -> list[str]:

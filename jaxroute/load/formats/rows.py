@@ -1,19 +1,16 @@
 """Records of a file, whether they are JSON or rows of Parquet."""
 
-import contextlib
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
 
-from jaxroute.errors import InputError
 from jaxroute.load import parquet
 from jaxroute.load.files import parts
-from jaxroute.load.messages import input_error
 from jaxroute.load.records import records
 from jaxroute.load.repairs import Repairs
+from jaxroute.load.unreadable import readable
 
 __all__ = ["rows"]
 
@@ -36,7 +33,7 @@ def rows(file: Path, repairs: Repairs, columns: Sequence[str]) -> Iterator[Row]:
     Raises:
       InputError: if the file cannot be read.
     """
-    with _readable(repairs.name):
+    with readable(repairs.name, "a file of JSON or Parquet"):
         files = parts(file)
         if file.is_dir() or parquet.is_parquet(file):
             for each in files:
@@ -47,17 +44,6 @@ def rows(file: Path, repairs: Repairs, columns: Sequence[str]) -> Iterator[Row]:
                 yield place, record
             else:
                 repairs.note("records that are no objects left out", place)
-
-
-@contextlib.contextmanager
-def _readable(name: str) -> Iterator[None]:
-    try:
-        yield
-    except InputError:
-        raise
-    except (zlib.error, EOFError, OverflowError, *parquet.UNREADABLE) as error:
-        expected = "a file of JSON or Parquet"
-        raise input_error(name, "", str(error)[:200], expected) from error
 
 
 def _of_parquet(file: Path, columns: Sequence[str], where: str) -> Iterator[Row]:

@@ -22,12 +22,10 @@ from numpy.typing import NDArray
 
 from jaxroute.load.formats.dialogue import ASSISTANT, USER, Held, Span
 from jaxroute.load.messages import input_error
+from jaxroute.load.moments import EARLIEST_S, LATEST_S
 from jaxroute.load.repairs import Repairs
 
 __all__ = ["trace"]
-
-_FIRST_S, _LAST_S = 315_532_800.0, 7_258_118_400.0
-"""1980 and 2200: a time outside of them is no date, but seconds since the trace began."""
 
 Floats = NDArray[np.float64]
 
@@ -90,7 +88,7 @@ def trace(held: Held, repairs: Repairs) -> tuple[pd.DataFrame, list[str]]:
         "input_tokens": new,
         "output_tokens": output,
     }
-    if ((start_s >= _FIRST_S) & (start_s < _LAST_S)).all():
+    if ((start_s >= EARLIEST_S) & (start_s < LATEST_S)).all():
         if is_timed:
             frame["arrival_s"] = arrival_s - start_s.min()
         micros = np.round(start_s * 1e6).astype("datetime64[us]")

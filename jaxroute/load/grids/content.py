@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from jaxroute.errors import InputError
 from jaxroute.load.messages import input_error, shown
-from jaxroute.load.moments import epoch_s
+from jaxroute.load.moments import EARLIEST_S, LATEST_S, epoch_s
 from jaxroute.load.records import text_chunks
 from jaxroute.load.repairs import Repairs
 
@@ -24,9 +24,6 @@ LARGEST_JSON = 2**25
 """Characters of a JSON file, which is held as a whole; a year of five minutes has a fifth."""
 
 NAIVE = "times without an offset taken as UTC"
-
-EARLIEST_S, LATEST_S = 315_532_800, 7_258_118_400
-"""1980 and 2200: what lies beyond is no time of a grid."""
 
 _HEAD = 2**16
 _WITH_OFFSET = re.compile(r"\d{4}.*[T ].*(Z|z|[+-]\d{2}(:?\d{2})?)")

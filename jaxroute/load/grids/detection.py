@@ -14,6 +14,7 @@ from jaxroute.load.grids import eia, electricity_maps, entsoe, tidy, uk, watttim
 from jaxroute.load.grids.content import document, head, pieces
 from jaxroute.load.grids.readings import Asked, Reading
 from jaxroute.load.messages import input_error
+from jaxroute.load.unreadable import UNREADABLE
 
 FORMATS = (
     "Electricity Maps (CSV, API), WattTime v3, carbonintensity.org.uk, ENTSO-E A75, EIA v2, "
@@ -49,7 +50,7 @@ def is_intensity(path: str | Path) -> bool:
     """
     try:
         return any(_known(name, parts(name)[0]) for name in listed(path))
-    except (InputError, *parquet.UNREADABLE):
+    except (InputError, *UNREADABLE):
         return False
 
 
@@ -89,7 +90,7 @@ def _is_table(name: str, file: Path) -> bool:
     """Whether it is Parquet; an error if that has too many rows."""
     try:
         rows = parquet.rows(parts(name)) if parquet.is_parquet(file) else -1
-    except parquet.UNREADABLE as error:
+    except UNREADABLE as error:
         raise input_error(name, "", str(error)[:200], "a readable file") from error
     if rows > MOST_ROWS:
         found, mend = f"more than {MOST_ROWS:,} rows", "split it, for example by year"

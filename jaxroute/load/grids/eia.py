@@ -12,9 +12,9 @@ import numpy as np
 
 from jaxroute.errors import InputError
 from jaxroute.load.grids import generation
-from jaxroute.load.grids.content import EARLIEST_S, Rows, entry
+from jaxroute.load.grids.content import Rows, entry
 from jaxroute.load.grids.readings import AVERAGE, HOUR_S, Asked, Reading, Samples, samples
-from jaxroute.load.moments import epoch_s
+from jaxroute.load.moments import EARLIEST_S, epoch_s
 
 SCHEME = "eia"
 UNIT = "megawatthours"

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from jaxroute.errors import InputError
 from jaxroute.load.grids import generation
-from jaxroute.load.grids.content import EARLIEST_S, LATEST_S, pieces
+from jaxroute.load.grids.content import pieces
 from jaxroute.load.grids.readings import AVERAGE, Asked, Reading, samples
 from jaxroute.load.messages import input_error, shown
-from jaxroute.load.moments import epoch_s
+from jaxroute.load.moments import EARLIEST_S, LATEST_S, epoch_s
 
 SCHEME = "entsoe"
 DOCUMENT, KIND = "GL_MarketDocument", "A75"
