@@ -145,7 +145,8 @@ def parted(
         serve these as well.
     """
     params = jax.tree.map(np.asarray, params)
-    alike = all(axis is None for axis in sharing.axes(world)) and world.belief is None
+    plain = world.belief is None and world.congestion is None
+    alike = plain and all(axis is None for axis in sharing.axes(world))
     free = np.isinf(params.ttft_slo_s) & (alike and not latency and "ttft_slo_s" not in varied)
     drops = alike and bool(np.all(np.asarray(world.retention.drop_on_leave) > 0))
     parts = []

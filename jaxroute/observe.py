@@ -1,19 +1,25 @@
 """A turn as a policy sees it: the tables of the moment, the caches, the filtered scores."""
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxroute import footprint, policies, residency
-from jaxroute.numerics import as_table, where_tree
+from jaxroute.numerics import as_table, row_as, where_tree
 from jaxroute.policies import Observation, Policy, RouterParams, Site
 from jaxroute.sessions import Turn
-from jaxroute.world import TIME_BINS, Array, World
+from jaxroute.world import TIME_BINS, Array, Congestion, Fleet, World
 
 LEAST_INTENSITY = 1e-9
 """g/kWh; keeps the logarithm of a carbon-free hour finite."""
+
+DECODING = tuple(
+    field.name for field in dataclasses.fields(Congestion) if field.name in Fleet.__annotations__
+)
+"""Fields of a fleet that load changes."""
 
 
 class State(NamedTuple):
@@ -56,14 +62,15 @@ def settled(turn: Turn) -> Turn:
     return dataclasses.replace(turn, new_tokens=jnp.maximum(turn.new_tokens, 1))
 
 
+def _at_bin(world: World, table: Array, turn: Turn) -> jax.Array:
+    """The row of a table `[B, D]`, or broadcastable, that holds at a turn, `[D]`."""
+    row = table[turn.time_bin * table.shape[0] // TIME_BINS]
+    return jnp.broadcast_to(row, world.fleet.region.shape)
+
+
 def site_at(world: World, turn: Turn) -> Site:
     """The rows of the world's tables that hold at a turn, spread over the deployments `[D]`."""
-    region = world.fleet.region
-
-    def at_bin(table: Array) -> jax.Array:
-        row = table[turn.time_bin * table.shape[0] // TIME_BINS]
-        return jnp.broadcast_to(row, region.shape)
-
+    region, at_bin = world.fleet.region, functools.partial(_at_bin, world, turn=turn)
     kappa, trend = _grid(world, world.intensity_g_per_kwh, turn)
     return Site(
         fleet=world.fleet,
@@ -97,6 +104,30 @@ def believed_site(world: World, site: Site, turn: Turn) -> Site:
     return site._replace(
         fleet=world.belief.fleet, kappa_g_per_kwh=kappa, log_intensity_change=trend
     )
+
+
+def crowded(params: RouterParams, world: World, site: Site, turn: Turn) -> Site:
+    """The deployments with the waits that the router sees of them, and their caches' lifetimes."""
+    if world.congestion is None:
+        return site
+    seen_s, ttl_s = (
+        _at_bin(world, table, turn)
+        for table in (world.congestion.seen_wait_s, world.congestion.ttl_s)
+    )
+    return site._replace(wait_s=params.wait_knowledge * seen_s, ttl_s=ttl_s)
+
+
+def site_served(world: World, truth: "Truth", turn: Turn, deployment: jax.Array) -> Site:
+    """The deployment that serves a turn, as load has it, `[]` leaves."""
+    site = row_as(truth.site, truth.site_table[deployment])
+    if world.congestion is None:
+        return site
+    rows = {
+        name: table[turn.time_bin * table.shape[0] // TIME_BINS, deployment]
+        for name, table in vars(world.congestion).items()
+    }
+    fleet = dataclasses.replace(site.fleet, **{name: rows[name] for name in DECODING})
+    return site._replace(fleet=fleet, wait_s=rows["wait_s"], ttl_s=rows["ttl_s"])
 
 
 class Report(NamedTuple):
@@ -175,7 +206,8 @@ def observe(
 ) -> tuple[Observation, Truth]:
     """A turn as the policy believes it, and the truth beside it."""
     true_site = site_at(world, turn)
-    site = believed_site(world, true_site, turn)
+    taken = believed_site(world, true_site, turn)
+    site = crowded(params, world, taken, turn)
     drop_on_leave = world.retention.drop_on_leave
     prompt = turn.prefix_tokens + turn.new_tokens
     is_last = jnp.arange(allowed.shape[0], dtype=jnp.int32) == state.last
@@ -210,7 +242,7 @@ def observe(
         e2e_s=expected.e2e_s,
         noise=turn.noise,
     )
-    table = as_table(site)
+    table = as_table(taken)  # without what load makes of each setting: one for all of them
     observation = Observation(
         turn=turn.turn,
         prompt_tokens=prompt,

@@ -48,6 +48,7 @@ class RouterParams:
       noise_price_g: `[]`, g for the uniform draw of a turn and deployment.
       cache_knowledge: `[]` in [0, 1]; 1 believes the reported cached tokens, 0 `assumed_hit`.
       assumed_hit: `[]` in [0, 1], the believed share of the history that is cached.
+      wait_knowledge: `[]` in [0, 1], the share it believes of the waits it sees under load.
       quality_floor: `[]`, least predicted quality; where no model reaches it the best serves.
       quality_slack: `[]`, how far below the best model's quality a model may lie.
       ttft_slo_s: `[]`, s, the longest time to a first token.
@@ -72,6 +73,7 @@ class RouterParams:
     noise_price_g: Array = number(0)
     cache_knowledge: Array = number(1)
     assumed_hit: Array = number(0)
+    wait_knowledge: Array = number(1)
     quality_floor: Array = number(0)
     quality_slack: Array = number(np.inf)
     ttft_slo_s: Array = number(np.inf)
@@ -132,7 +134,8 @@ class Observation(NamedTuple):
       last, before: `[]` int32, the last deployment and the one before the last move, -1 for none.
       moves, returns: `[]`, of the session so far.
       drop_on_leave, block_tokens: `[]`, of the world.
-      site, site_table: the deployments at this turn, `[D]`, and the same as rows; see `at`.
+      site, site_table: the deployments at this turn, `[D]`, and the same as rows, but for what load
+        makes of them; see `at`.
       knowledge: `[D]`, `cache_knowledge`, 0 where a report is missing.
       alive_tokens, cached_tokens: `[D]`, reported resident, and believed usable for this prompt.
       idle_s: `[D]`, s since the deployment last finished a turn of this session.
@@ -170,7 +173,10 @@ class Observation(NamedTuple):
 
     def at(self, deployment: Array) -> Site:
         """One deployment at this turn, `[]` leaves."""
-        return row_as(self.site, self.site_table[deployment])
+        row = row_as(self.site, self.site_table[deployment])
+        return row._replace(
+            wait_s=self.site.wait_s[deployment], ttl_s=self.site.ttl_s[deployment]
+        )
 
 
 class Policy(NamedTuple):

@@ -12,7 +12,7 @@ from jaxroute.cold import SHARED
 from jaxroute.moments import Uses
 from jaxroute.policies import RouterParams
 from jaxroute.slot_scan import Settings
-from jaxroute.world import Belief, Fleet, Retention, World
+from jaxroute.world import Belief, Congestion, Fleet, Retention, World
 
 _FLEET = Fleet(**dict.fromkeys(Fleet.__dataclass_fields__, 1))  # type: ignore[arg-type]
 _ALONE: dict[str, Any] = {
@@ -27,7 +27,8 @@ _BELIEF: dict[str, Any] = {
     "intensity_g_per_kwh": 2,
     **dict.fromkeys(("delayed", "rounded_to_tokens", "missing"), 0),
 }
-"""Dimensions of each leaf of a world and of a belief that are the same for every setting."""
+_CONGESTION = Congestion(**dict.fromkeys(Congestion.__dataclass_fields__, 2))  # type: ignore[arg-type]
+"""Dimensions of each leaf of a world and its parts that are the same for every setting."""
 
 
 def uses_of(params: RouterParams, world: World, varied: Collection[str] = ()) -> Uses:
@@ -99,6 +100,7 @@ def some(params: RouterParams, rows: NDArray[np.int64]) -> RouterParams:
 def axes(world: World) -> list[int | None]:
     """0 for each leaf of a world that is one of each setting, None for the others."""
     belief = None if world.belief is None else Belief(**_BELIEF)
-    alone = jax.tree.leaves(World(**_ALONE, belief=belief))
+    congestion = None if world.congestion is None else _CONGESTION
+    alone = jax.tree.leaves(World(**_ALONE, belief=belief, congestion=congestion))
     leaves = jax.tree.leaves(world)
     return [0 if np.ndim(leaf) > rank else None for leaf, rank in zip(leaves, alone, strict=True)]

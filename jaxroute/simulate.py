@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from jaxroute import footprint, policies
 from jaxroute.latency import BINS, Latency, tallied
-from jaxroute.numerics import compensated, row_as, where_tree
-from jaxroute.observe import State, Truth, observe, opening, settled
+from jaxroute.numerics import compensated, where_tree
+from jaxroute.observe import State, Truth, observe, opening, settled, site_served
 from jaxroute.policies import Observation, Policy, RouterParams
 from jaxroute.sessions import Sessions, Turn
 from jaxroute.world import Array, Retention, World, cast
@@ -121,7 +121,7 @@ def step(
     longest = world.fleet.max_context_tokens.max()
     served = turn.valid & (obs.prompt_tokens + obs.predicted_output_tokens <= longest)
     d = jnp.where(served, choice, 0).astype(jnp.int32)
-    site, cached = row_as(truth.site, truth.site_table[d]), truth.cached_tokens[d]
+    site, cached = site_served(world, truth, turn, d), truth.cached_tokens[d]
     cost = footprint.bill(site, cached, truth.full_tokens, obs.prompt_tokens, turn.output_tokens)
     if policy is not policies.router:
         cost = jax.tree.map(lambda x: jnp.where(_is_feasible(obs, choice), x, jnp.nan), cost)
@@ -186,6 +186,7 @@ def admit(
         chex.assert_equal_shape([world.intensity_g_per_kwh, world.belief.intensity_g_per_kwh])
     if turns.report_draw is not None:
         chex.assert_equal_shape([turns.noise, turns.report_draw])
+    chex.assert_shape(jax.tree.leaves(world.congestion), (None, deployments))
     return jax.tree.map(jnp.asarray, cast((params, sessions, world), world.fleet.pre_j.dtype))
 
 

@@ -59,7 +59,8 @@ def kinds(config: StudyConfig) -> dict[str, Any]:
 
 def smooth(config: StudyConfig) -> dict[str, Any]:
     """Those of `kinds` that a gradient can tune: a policy's numbers, without its switches."""
-    return {k: v for k, v in kinds(config).items() if v is not Whole and k not in WORLD}
+    apart = (*WORLD, "wait_knowledge")  # which counts under load alone
+    return {k: v for k, v in kinds(config).items() if v is not Whole and k not in apart}
 
 
 def check(

@@ -119,6 +119,34 @@ class Belief:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Congestion:
+    """What load makes of the deployments, `[B, D]` each: `jaxroute.load_model` tells it.
+
+    The first four stand in place of the fleet's fields for the bill and the clock, the waits and
+    lifetimes of those of the world. Routers go on pricing by the fleet's own: they know a profile,
+    at its batch, and not how full a replica is.
+
+    Attributes:
+      dec_j: J for a generated token of one request at context 0, at the batches that there are.
+      dec_s, dec_s_ctx: s a generated token takes, and for each token of context more, with the
+        prefills that decoding waits for.
+      batch: sequences that share a replica's second of decoding.
+      wait_s: s waited before prefill.
+      seen_wait_s: s, the waits that routers see, `wait_knowledge` of which they believe.
+      ttl_s: s that a cache lives unused.
+    """
+
+    dec_j: Array
+    dec_s: Array
+    dec_s_ctx: Array
+    batch: Array
+    wait_s: Array
+    seen_wait_s: Array
+    ttl_s: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class World:
     """Everything about the fleet that a replay needs; every leaf is traced, so any may be swept.
 
@@ -136,6 +164,7 @@ class World:
       wait_s: `[B, D]` or broadcastable, s waited before prefill.
       retention: how long caches live.
       belief: what the router takes for true instead; None where it knows the truth.
+      congestion: what load makes of the fleet; None where it is served as its profiles say.
     """
 
     fleet: Fleet
@@ -149,6 +178,7 @@ class World:
     wait_s: Array
     retention: Retention
     belief: Belief | None = None
+    congestion: Congestion | None = None
 
     def replace(self, **changes: object) -> Self:
         """A copy with some fields changed, as `dataclasses.replace`."""

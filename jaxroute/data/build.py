@@ -57,6 +57,8 @@ def tables(source: Path) -> dict[str, pd.DataFrame]:
             f"{source / 'serving/profiles.csv'}: found {len(profiles)} rows of the default models "
             f"and GPU types, expected {len(models)} x {len(GPUS)}"
         )
+    by_batch = read(source / "serving/profiles_by_batch.csv")
+    by_batch = by_batch.merge(profiles[["model", "gpu"]])
     coefficients = read(source / "serving/roofline_coefficients.csv")
     coefficients = coefficients[coefficients["gpu"].isin(GPUS)]
     forecast = read(source / "carbon/forecast_error_dayahead.csv")
@@ -65,6 +67,7 @@ def tables(source: Path) -> dict[str, pd.DataFrame]:
         "models.csv": models,
         "gpus.csv": gpus[gpus["gpu"].isin(GPUS)],
         "profiles.csv": profiles,
+        "profiles_by_batch.csv": by_batch,
         "roofline_coefficients.csv": roofline(coefficients, models, gpus, profiles),
         "regions.csv": read(source / "carbon/regions.csv"),
         "pue.csv": read(source / "carbon/pue.csv"),

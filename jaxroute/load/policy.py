@@ -36,6 +36,7 @@ class PolicyConfig(Section):
     noise_price_g: AtLeastZero | None = None
     cache_knowledge: Share | None = None
     assumed_hit: Share | None = None
+    wait_knowledge: Share | None = None
     quality_floor: Share | None = None
     quality_slack: MaybeInfinite | None = None
     ttft_slo_s: MaybeInfinite | None = None

@@ -1,0 +1,245 @@
+"""Load as a mean field: sessions meet each other only through what they make of the deployments.
+
+A replay under given conditions tells the load of every deployment and quarter of an hour
+(`jaxroute.loads`); load tells conditions: waits, how full the decode batches are
+(`jaxroute.queueing`), and how long caches live (`jaxroute.lifetime`). Conditions and load that
+agree are a fixed point, found by damped iteration, every setting at once in one compiled loop.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxroute import simulate
+from jaxroute.capacity import Capacity
+from jaxroute.lifetime import BIN_S, lifetime_s
+from jaxroute.loads import Loads, busy_s, nothing, served
+from jaxroute.loads import loads as loads_of
+from jaxroute.policies import RouterParams
+from jaxroute.queueing import TINY, Arrivals, Replica, steady
+from jaxroute.sessions import Sessions
+from jaxroute.world import TIME_BINS, Array, Congestion, World, cast
+
+DAMPING, MOST_ROUNDS, TOLERANCE = 0.7, 24, 0.01
+
+STALLED, LEAST_DAMPING = 0.8, 0.05
+
+
+class Conditions(NamedTuple):
+    """What a load makes of the fleet, `[TIME_BINS, D]` each.
+
+    Attributes:
+      replica: each deployment's replicas, in the steady state of each time bin.
+      ttl_s: how long a cache lives.
+    """
+
+    replica: Replica
+    ttl_s: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settled:
+    """A load and its conditions, and how they were found; `[N, P, ...]` leaves of `settle`.
+
+    Attributes:
+      loads: what the conditions are of.
+      conditions: of these loads.
+      response, before: loads of the last replay, and of the last but one: where they go on
+        differing, the two states that the fleet swings between.
+      change: `[]`, by how much the last replay's loads differed from `loads` (`distance`).
+      swing: `[]`, and by how much from those of the replay before.
+      rounds: `[]` int32, replays until that was less than the tolerance, or all.
+    """
+
+    loads: Loads
+    conditions: Conditions
+    response: Loads
+    before: Loads
+    change: Array
+    swing: Array
+    rounds: Array
+
+
+def conditions(loads: Loads, world: World, capacity: Capacity, copies: Array) -> Conditions:
+    """What a load makes of the fleet.
+
+    Args:
+      loads: of a sample of sessions.
+      world: its fleet.
+      capacity: what there is of it.
+      copies: `[]`, sessions of a day that each of the sample stands for.
+    """
+    fleet, seconds = world.fleet, BIN_S
+    turns = jnp.maximum(loads.turns, TINY)
+    generated = jnp.maximum(loads.generated, TINY)
+    arrivals = Arrivals(
+        per_s=copies * loads.turns / seconds / capacity.replicas,
+        prefill_s=loads.prefill_s / turns,
+        prefill_s2=loads.prefill_s2 / turns,
+        generated=loads.generated / turns,
+        generated2=loads.generated2 / turns,
+        context=loads.attended / generated,
+    )
+    held = (loads.attended + loads.generated2 / 2) / generated  # tokens a running turn reserves
+    room = capacity.kv_capacity_tokens / jnp.maximum(held, 1)
+    slots = jnp.clip(room, 1, capacity.slots)
+    table_ctx = fleet.dec_s_ctx / fleet.batch
+    replica = steady(arrivals, slots, capacity.dec_j, capacity.dec_s, table_ctx)
+    running_tokens = jnp.minimum(replica.running, slots) * held
+    free = jnp.maximum(capacity.kv_capacity_tokens - running_tokens, 0)
+    left_per_s = copies * loads.left / seconds
+    again = loads.again / jnp.maximum(loads.left.sum(0), TINY)
+    return Conditions(replica, lifetime_s(left_per_s, again, capacity.replicas * free))
+
+
+def under(world: World, given: Conditions, *, by_batch: bool = True) -> World:
+    """A world under conditions: their waits and cache lifetimes, and decoding at their batches.
+
+    Routers see the waits of the time bin before, the last of the day before the first.
+
+    Args:
+      world: any.
+      given: `[TIME_BINS, D]` leaves.
+      by_batch: without it tokens cost what the profiles say, at their batches.
+    """
+    replica, shape = given.replica, given.ttl_s.shape
+    own = replica if by_batch else world.fleet
+    decoding = {name: getattr(own, name) for name in ("dec_j", "dec_s", "dec_s_ctx")}
+    decoding["batch"] = replica.sharers if by_batch else world.fleet.batch
+    congestion = Congestion(
+        **{name: jnp.broadcast_to(x, shape) for name, x in decoding.items()},
+        wait_s=replica.wait_s,
+        seen_wait_s=jnp.roll(replica.wait_s, 1, axis=0),
+        ttl_s=given.ttl_s,
+    )
+    return world.replace(congestion=congestion)
+
+
+def distance(one: Loads, other: Loads, world: World) -> jax.Array:
+    """By how much a load differs from another, as a share of that: busy replica seconds.
+
+    Those of each time bin and deployment that one has and the other has not, over all it has.
+    """
+    a, b = busy_s(one, world.fleet), busy_s(other, world.fleet)
+    return jnp.abs(a - b).sum() / jnp.maximum(b.sum(), TINY)
+
+
+class _Iterate(NamedTuple):
+    loads: Loads
+    response: Loads
+    before: Loads
+    change: jax.Array
+    part: jax.Array
+    rounds: jax.Array
+
+
+@functools.partial(
+    jax.jit, static_argnames=("by_batch", "damping", "most_rounds", "tolerance")
+)
+def settle(
+    params: RouterParams,
+    pieces: Sessions,
+    world: World,
+    capacity: Capacity,
+    copies: Array,
+    start: Loads | None = None,
+    *,
+    by_batch: bool = True,
+    damping: float = DAMPING,
+    most_rounds: int = MOST_ROUNDS,
+    tolerance: float = TOLERANCE,
+) -> Settled:
+    """Loads and conditions that agree, of P settings at N levels of traffic, in one compiled loop.
+
+    A round replays everything under the conditions of the loads so far, and moves these by a share
+    `damping` towards what the replay says; in the first round all the way. It ends when every
+    setting's replay differs by less than `tolerance` from the loads its conditions are of.
+
+    Args:
+      params: `[P, ...]` leaves.
+      pieces: a trace in pieces of one shape, `[pieces, ...]` leaves (`gathered`).
+      world: its fleet and grids.
+      capacity: of its fleet.
+      copies: `[N]`, sessions of a day that each of the sample stands for.
+      start: loads to begin with, of every setting; by default none.
+      by_batch: as for `under`.
+      damping: in (0, 1]; 1 is no damping.
+      most_rounds: after these a setting is given up.
+      tolerance: as above.
+
+    Returns:
+      `[N, P, ...]` leaves.
+    """
+    dtype = world.fleet.pre_j.dtype
+    given = cast((pieces, world, capacity, copies), dtype)
+    pieces, world, capacity, copies = jax.tree.map(jnp.asarray, given)
+    begin = nothing(world) if start is None else start
+    levels, settings = copies.shape[0], params.carbon_weight.shape[0]
+
+    def answer(setting: RouterParams, loads: Loads, many: jax.Array) -> Loads:
+        """What a replay under the conditions of a load says of the load."""
+        there = under(world, conditions(loads, world, capacity, many), by_batch=by_batch)
+
+        def piece(sums: Loads, sessions: Sessions) -> tuple[Loads, None]:
+            _, kept, _ = simulate.replay(setting, sessions, there, keep=served)
+            return jax.tree.map(jnp.add, sums, loads_of(sessions, kept, world)), None
+
+        return jax.lax.scan(piece, nothing(world), pieces)[0]
+
+    every = jax.vmap(jax.vmap(answer, in_axes=(0, 0, None)), in_axes=(None, 0, 0))
+    apart = jax.vmap(jax.vmap(functools.partial(distance, world=world)))
+
+    def settled(at: _Iterate) -> jax.Array:
+        return at.change < tolerance
+
+    def round_(at: _Iterate) -> _Iterate:
+        response = every(params, at.loads, copies)
+        change = apart(at.loads, response)
+        still = ~settled(at)
+        slower = at.part * jnp.where((change > STALLED * at.change) & (damping < 1), 0.5, 1)
+        part = jnp.where(at.rounds == 0, 1, jnp.maximum(slower, LEAST_DAMPING)).astype(dtype)
+        goes_on = still & (change >= tolerance)
+
+        def where(chosen: jax.Array, new: Any, old: Any) -> Any:
+            def one(a: jax.Array, b: jax.Array) -> jax.Array:
+                return jnp.where(chosen.reshape(*chosen.shape, *(1,) * (a.ndim - 2)), a, b)
+
+            return jax.tree.map(one, new, old)
+
+
+        def towards(old: jax.Array, new: jax.Array) -> jax.Array:
+            return old + part.reshape(*part.shape, *(1,) * (old.ndim - 2)) * (new - old)
+
+        moved = jax.tree.map(towards, at.loads, response)
+        return _Iterate(
+            loads=where(goes_on, moved, at.loads),
+            response=where(still, response, at.response),
+            before=where(still, at.response, at.before),
+            change=jnp.where(still, change, at.change),
+            part=jnp.where(at.rounds == 0, jnp.asarray(damping, dtype), part),
+            rounds=at.rounds + still.astype(jnp.int32),
+        )
+
+    def unsettled(at: _Iterate) -> jax.Array:
+        return (~settled(at)).any() & (at.rounds.max() < most_rounds)
+
+    empty = jax.tree.map(lambda x: jnp.broadcast_to(x, (levels, settings, *x.shape)), begin)
+    far = jnp.full((levels, settings), jnp.inf, dtype)
+    at = _Iterate(empty, empty, empty, far, jnp.ones_like(far), jnp.zeros((levels, settings), jnp.int32))
+    at = jax.lax.while_loop(unsettled, round_, at)
+    given = jax.vmap(
+        jax.vmap(lambda loads, many: conditions(loads, world, capacity, many), in_axes=(0, None))
+    )(at.loads, copies)
+    return Settled(
+        loads=at.loads,
+        conditions=given,
+        response=at.response,
+        before=at.before,
+        change=at.change,
+        swing=apart(at.response, at.before),
+        rounds=at.rounds,
+    )
