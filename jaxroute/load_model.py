@@ -137,9 +137,7 @@ class _Iterate(NamedTuple):
     rounds: jax.Array
 
 
-@functools.partial(
-    jax.jit, static_argnames=("by_batch", "damping", "most_rounds", "tolerance")
-)
+@functools.partial(jax.jit, static_argnames=("by_batch", "damping", "most_rounds", "tolerance"))
 def settle(
     params: RouterParams,
     pieces: Sessions,
@@ -210,7 +208,6 @@ def settle(
 
             return jax.tree.map(one, new, old)
 
-
         def towards(old: jax.Array, new: jax.Array) -> jax.Array:
             return old + part.reshape(*part.shape, *(1,) * (old.ndim - 2)) * (new - old)
 
@@ -229,7 +226,9 @@ def settle(
 
     empty = jax.tree.map(lambda x: jnp.broadcast_to(x, (levels, settings, *x.shape)), begin)
     far = jnp.full((levels, settings), jnp.inf, dtype)
-    at = _Iterate(empty, empty, empty, far, jnp.ones_like(far), jnp.zeros((levels, settings), jnp.int32))
+    at = _Iterate(
+        empty, empty, empty, far, jnp.ones_like(far), jnp.zeros((levels, settings), jnp.int32)
+    )
     at = jax.lax.while_loop(unsettled, round_, at)
     given = jax.vmap(
         jax.vmap(lambda loads, many: conditions(loads, world, capacity, many), in_axes=(0, None))

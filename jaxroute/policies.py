@@ -174,9 +174,7 @@ class Observation(NamedTuple):
     def at(self, deployment: Array) -> Site:
         """One deployment at this turn, `[]` leaves."""
         row = row_as(self.site, self.site_table[deployment])
-        return row._replace(
-            wait_s=self.site.wait_s[deployment], ttl_s=self.site.ttl_s[deployment]
-        )
+        return row._replace(wait_s=self.site.wait_s[deployment], ttl_s=self.site.ttl_s[deployment])
 
 
 class Policy(NamedTuple):
