@@ -35,7 +35,8 @@ class Comparison:
     """The outcome of a study, and how it was obtained.
 
     Attributes:
-      summary, by_length, shares, served, sessions: as `jaxroute.stats` documents them.
+      summary, by_length, shares, served, sessions, load: as `jaxroute.stats` documents them; the
+        last is empty where sessions never meet.
       fixed: by dataset, the name that each `*_fixed_*` policy was masked to.
       compile_s, replay_s: seconds spent compiling and replaying.
     """
@@ -45,6 +46,7 @@ class Comparison:
     shares: pd.DataFrame
     served: pd.DataFrame
     sessions: pd.DataFrame
+    load: pd.DataFrame
     fixed: Mapping[str, Mapping[str, str]]
     compile_s: float
     replay_s: float
@@ -69,7 +71,7 @@ def compare(study: Study) -> pd.DataFrame:
 def run(study: Study, report: Report = lambda step, share: None) -> Comparison:
     """As `compare`, with every table."""
     tables: dict[str, list[pd.DataFrame]] = {
-        name: [] for name in ("summary", "by_length", "shares", "served", "sessions")
+        name: [] for name in ("summary", "by_length", "shares", "served", "sessions", "load")
     }
     names, compile_s, replay_s = {}, 0.0, 0.0
     for dataset, within in each_dataset(study, report):

@@ -4,6 +4,7 @@ Each section's defaults are those of the default study: an empty file is the def
 """
 
 import functools
+import itertools
 import math
 import re
 from collections.abc import Collection, Sequence
@@ -20,6 +21,7 @@ from jaxroute.load.policy import FLEET_LISTS, RULE_CONFIGS, OwnPolicy, PolicyCon
 from jaxroute.load.space import SweepConfig
 from jaxroute.load.toml import Section, fault, read_toml
 from jaxroute.load.traces import FORMATS
+from jaxroute.load.traffic import OTHERS, LoadConfig
 from jaxroute.load.tuning import TuneConfig
 from jaxroute.load.values import (
     AboveZero,
@@ -43,7 +45,7 @@ from jaxroute.load.values import (
 
 __all__ = [
     "BeliefConfig", "DatasetConfig", "EmbodiedConfig", "FleetConfig", "IntensityConfig",
-    "PolicyConfig", "QualityConfig", "RetentionConfig", "SloConfig", "StudyConfig",
+    "LoadConfig", "PolicyConfig", "QualityConfig", "RetentionConfig", "SloConfig", "StudyConfig",
     "SyntheticTimes", "WaterConfig", "read_config",
 ]  # fmt: skip
 
@@ -58,6 +60,8 @@ COLUMNS = (
     *("mask_fallbacks", "quality_fallbacks", "ttft_fallbacks"),
     *("saving_pct", "saving_lo_pct", "saving_hi_pct", "median_session_saving_pct"),
     *("captured_of_plan_pct", "captured_of_bound_pct"),
+    *("carbon_idle_g", "mean_wait_s", "hit_ratio_pct", "mean_batch", "peak_utilisation"),
+    *("overflow_pct", "rounds", "settled"),
 )
 """Of the tables of a grid, beside one for each axis."""
 
@@ -192,6 +196,7 @@ class StudyConfig(Section):
         RetentionConfig(label="ttl_300s", ttl_s=300.0),
         RetentionConfig(label="drop", drop_on_leave=True),
     )
+    load: LoadConfig | None = None
     policy: dict[Name, OwnPolicy] = Field(default_factory=dict)
     vary: dict[Name, Variants] = Field(default_factory=dict)
     sweep: SweepConfig | None = None
@@ -265,6 +270,13 @@ class StudyConfig(Section):
                     if key in COMMON:
                         found = "a key that all comparisons have in common"
                         raise fault(["vary", axis, label, key], found, "another key")
+        if self.load is not None and isinstance(self.load.replicas, dict):
+            fleet = self.fleet
+            names = map("|".join, itertools.product(fleet.models, fleet.gpus, fleet.regions))
+            known = (OTHERS, *names)
+            for name in self.load.replicas:
+                expected = f"a deployment of the fleet, model|gpu|region, or {OTHERS!r}"
+                _known(["load", "replicas", name], name, known, expected)
         policies = [*presets, *self.policy]
         _known(["baseline"], self.baseline, policies, "a policy")
         for index, entry in enumerate(self.policies or ()):

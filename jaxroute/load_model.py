@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxroute import simulate
+from jaxroute import sharing, simulate
 from jaxroute.capacity import Capacity
 from jaxroute.lifetime import BIN_S, lifetime_s
 from jaxroute.loads import Loads, busy_s, nothing, served
@@ -21,7 +21,7 @@ from jaxroute.loads import loads as loads_of
 from jaxroute.policies import RouterParams
 from jaxroute.queueing import TINY, Arrivals, Replica, steady
 from jaxroute.sessions import Sessions
-from jaxroute.world import TIME_BINS, Array, Congestion, World, cast
+from jaxroute.world import Array, Congestion, World, cast
 
 DAMPING, MOST_ROUNDS, TOLERANCE = 0.7, 24, 0.01
 
@@ -160,7 +160,7 @@ def settle(
     Args:
       params: `[P, ...]` leaves.
       pieces: a trace in pieces of one shape, `[pieces, ...]` leaves (`gathered`).
-      world: its fleet and grids.
+      world: its fleet and grids; leaves with a dimension more are one of each setting.
       capacity: of its fleet.
       copies: `[N]`, sessions of a day that each of the sample stands for.
       start: loads to begin with, of every setting; by default none.
@@ -178,24 +178,28 @@ def settle(
     begin = nothing(world) if start is None else start
     levels, settings = copies.shape[0], params.carbon_weight.shape[0]
 
-    def answer(setting: RouterParams, loads: Loads, many: jax.Array) -> Loads:
+    leaves, structure = jax.tree.flatten(world)
+
+    def answer(setting: RouterParams, own: list[jax.Array], loads: Loads, many: jax.Array) -> Loads:
         """What a replay under the conditions of a load says of the load."""
-        there = under(world, conditions(loads, world, capacity, many), by_batch=by_batch)
+        alone = jax.tree.unflatten(structure, own)
+        there = under(alone, conditions(loads, alone, capacity, many), by_batch=by_batch)
 
         def piece(sums: Loads, sessions: Sessions) -> tuple[Loads, None]:
             _, kept, _ = simulate.replay(setting, sessions, there, keep=served)
-            return jax.tree.map(jnp.add, sums, loads_of(sessions, kept, world)), None
+            return jax.tree.map(jnp.add, sums, loads_of(sessions, kept, alone)), None
 
-        return jax.lax.scan(piece, nothing(world), pieces)[0]
+        return jax.lax.scan(piece, nothing(alone), pieces)[0]
 
-    every = jax.vmap(jax.vmap(answer, in_axes=(0, 0, None)), in_axes=(None, 0, 0))
+    of_settings = jax.vmap(answer, in_axes=(0, sharing.axes(world), 0, None))
+    every = jax.vmap(of_settings, in_axes=(None, None, 0, 0))
     apart = jax.vmap(jax.vmap(functools.partial(distance, world=world)))
 
     def settled(at: _Iterate) -> jax.Array:
         return at.change < tolerance
 
     def round_(at: _Iterate) -> _Iterate:
-        response = every(params, at.loads, copies)
+        response = every(params, leaves, at.loads, copies)
         change = apart(at.loads, response)
         still = ~settled(at)
         slower = at.part * jnp.where((change > STALLED * at.change) & (damping < 1), 0.5, 1)

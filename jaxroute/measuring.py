@@ -12,6 +12,7 @@ import pandas as pd
 from jaxroute import chunks, comparison, devices, streamed
 from jaxroute.batch import parted
 from jaxroute.chunks import Chunk
+from jaxroute.loading import columns, congestion, loading_of
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
 from jaxroute.streamed import Source
@@ -107,11 +108,19 @@ def rows(
     study, mesh = setup.study, source.mesh
     _, policy, baseline = setup.policies[source.trace.label]
     world = setup.world.replace(retention=jax.device_put(retention))
-    given = chunks.placed(chunk, policy, baseline, world, study.config)
-    programs = parted(*given, mesh, latency=latency, varied=varied)
+    params, world = chunks.placed(chunk, policy, baseline, world, study.config)
+    loading = None
+    if study.config.load is not None:
+        loading = loading_of(study, source.trace, params, np.ones(1), world)
+        crowd = jax.tree.map(lambda x: x[0], congestion(loading, study))
+        world = world.replace(congestion=crowd)
+    programs = parted(params, world, mesh, latency=latency, varied=varied)
     baselines = devices.everywhere(chunk.baseline.astype(np.int32), mesh)
     sums = streamed.summed(source, programs, baselines, report)
-    return chunks.rows(study, source.trace, label, chunk, sums)
+    found = chunks.rows(study, source.trace, label, chunk, sums)
+    if loading is None:
+        return found
+    return found.assign(**{k: v[0, : len(found)] for k, v in columns(loading).items()})
 
 
 def table(setup: Setup, settings: pd.DataFrame, most: int) -> pd.DataFrame:

@@ -114,7 +114,9 @@ def crowded(params: RouterParams, world: World, site: Site, turn: Turn) -> Site:
         _at_bin(world, table, turn)
         for table in (world.congestion.seen_wait_s, world.congestion.ttl_s)
     )
-    return site._replace(wait_s=params.wait_knowledge * seen_s, ttl_s=ttl_s)
+    return site._replace(
+        wait_s=params.wait_knowledge * seen_s, ttl_s=jnp.minimum(site.ttl_s, ttl_s)
+    )
 
 
 def site_served(world: World, truth: "Truth", turn: Turn, deployment: jax.Array) -> Site:
@@ -127,7 +129,7 @@ def site_served(world: World, truth: "Truth", turn: Turn, deployment: jax.Array)
         for name, table in vars(world.congestion).items()
     }
     fleet = dataclasses.replace(site.fleet, **{name: rows[name] for name in DECODING})
-    return site._replace(fleet=fleet, wait_s=rows["wait_s"], ttl_s=rows["ttl_s"])
+    return site._replace(fleet=fleet, wait_s=rows["wait_s"])
 
 
 class Report(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxroute import bounds, latency, served, simulate, stats
 from jaxroute.dataset import Dataset
+from jaxroute.loading import congestion, joined, loading_of
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
 from jaxroute.study import Study
@@ -25,6 +26,7 @@ def replay(
     report: Within = lambda step, done: None,
     *,
     filters: RouterParams | None = None,
+    share: Sequence[float] = (1.0,),
 ) -> stats.Outcome:
     """Replays a dataset under P settings and each of the study's N retentions.
 
@@ -36,11 +38,18 @@ def replay(
       params: P settings, `[P, ...]` leaves.
       report: told of each step.
       filters: with them the hindsight plan comes as one setting more, the last, and the bound.
+      share: of the study's traffic, with each of its retentions, where it is under load.
     """
     retentions = stack(study.retentions.values())
     bounded = filters is not None
     program = bounds.evaluate_grid if bounded else simulate.evaluate_grid
     given = (params, filters) if bounded else (params,)
+    crowds, loading, began = {}, None, time.perf_counter()
+    if study.config.load is not None:
+        report("settle", 0)
+        loading = loading_of(study, dataset, params, np.array(share))
+        crowds["congestion"] = congestion(loading, study)
+    settle_s = time.perf_counter() - began
     deployments = len(study.deployments)
     shape = (len(study.retentions), len(params.carbon_weight) + bounded, len(dataset.lengths))
     totals = {name: np.zeros(shape, np.float32) for name in simulate.FIELDS}
@@ -48,17 +57,17 @@ def replay(
     counts = {name: np.zeros((*shape[:2], latency.BINS)) for name in latency.FIELDS}
     turns = np.zeros((*shape[:2], served.HOURS, deployments), np.int64)
     carbon_g = np.zeros(turns.shape)
-    compiled, compile_s, replay_s = None, 0.0, 0.0
+    compiled, compile_s, replay_s = None, 0.0, settle_s
     for part, sessions in dataset.blocks():
         began = time.perf_counter()
         arguments = *given, sessions, study.world, retentions
         if compiled is None:
             report("compile", 0)
-            compiled = program.lower(*arguments, latency=True).compile()
+            compiled = program.lower(*arguments, latency=True, **crowds).compile()
             compile_s = time.perf_counter() - began
             report("replay", 0)
             began = time.perf_counter()
-        sums, trace, times, *least_g = jax.block_until_ready(compiled(*arguments))
+        sums, trace, times, *least_g = jax.block_until_ready(compiled(*arguments, **crowds))
         replay_s += time.perf_counter() - began
         count = part.stop - part.start
         for name, values in totals.items():
@@ -83,6 +92,7 @@ def replay(
         deployment_carbon_g=carbon_g,
         bound_carbon_g=bound_g if bounded else None,
         fixed={},
+        loading=loading,
         compile_s=compile_s,
         replay_s=replay_s,
     )
@@ -96,6 +106,7 @@ def only(outcome: stats.Outcome, rows: Sequence[int]) -> stats.Outcome:
         latency={name: histogram[:, rows] for name, histogram in outcome.latency.items()},
         deployment_turns=outcome.deployment_turns[:, rows],
         deployment_carbon_g=outcome.deployment_carbon_g[:, rows],
+        loading=None if outcome.loading is None else outcome.loading.of(lambda x: x[:, rows]),
     )
 
 
@@ -117,6 +128,7 @@ def replay_each(
     report: Within = lambda step, done: None,
     *,
     filters: RouterParams | None = None,
+    share: Sequence[float] = (1.0,),
 ) -> stats.Outcome:
     """As `replay`, of settings of any rules, in their order: a call for those of each rule.
 
@@ -130,7 +142,7 @@ def replay_each(
 
         wanted = filters if n == 0 else None
         params = stack(settings[index] for index in group)
-        outcomes.append(replay(study, dataset, params, told, filters=wanted))
+        outcomes.append(replay(study, dataset, params, told, filters=wanted, share=share))
         order += [*group, *([len(settings)] if wanted is not None else [])]
     return outcomes[0] if len(groups) == 1 else only(_joined(outcomes), np.argsort(order).tolist())
 
@@ -148,6 +160,9 @@ def _joined(outcomes: Sequence[stats.Outcome]) -> stats.Outcome:
     return dataclasses.replace(
         outcomes[0],
         **{field: beside(field) for field in by_setting},
+        loading=None
+        if outcomes[0].loading is None
+        else joined([each.loading for each in outcomes]),
         compile_s=sum(each.compile_s for each in outcomes),
         replay_s=sum(each.replay_s for each in outcomes),
     )

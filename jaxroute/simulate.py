@@ -15,7 +15,7 @@ from jaxroute.numerics import compensated, where_tree
 from jaxroute.observe import State, Truth, observe, opening, settled, site_served
 from jaxroute.policies import Observation, Policy, RouterParams
 from jaxroute.sessions import Sessions, Turn
-from jaxroute.world import Array, Retention, World, cast
+from jaxroute.world import Array, Congestion, Retention, World, cast
 
 
 @jax.tree_util.register_dataclass
@@ -289,6 +289,7 @@ def evaluate_grid(
     world: World,
     retentions: Retention,
     *,
+    congestion: Congestion | None = None,
     policy: Policy | None = None,
     latency: bool = False,
 ) -> tuple[Any, ...]:
@@ -298,16 +299,17 @@ def evaluate_grid(
       params: P settings, `[P, ...]` leaves (`jaxroute.stack`).
       sessions, world, policy, latency: as for `evaluate`.
       retentions: N retentions, `[N, ...]` leaves, in place of the world's.
+      congestion: what load makes of the fleet under each, `[N, P, ...]` leaves, likewise.
 
     Returns:
       Totals with `[N, P, S]` leaves, a trace with `[N, P, R, T]` leaves, and with `latency` a
       `Latency` with `[N, P, BINS]` leaves.
     """
 
-    def one(retention: Retention, setting: RouterParams) -> tuple[Any, ...]:
-        retained = world.replace(retention=retention)
+    def one(retention: Retention, setting: RouterParams, crowd: Any) -> tuple[Any, ...]:
+        retained = world.replace(retention=retention, congestion=crowd)
         found = replay(setting, sessions, retained, policy=policy, latency=latency)
         return found if latency else found[:2]
 
-    over_params = jax.vmap(one, in_axes=(None, 0))
-    return jax.vmap(over_params, in_axes=(0, None))(retentions, params)
+    over_params = jax.vmap(one, in_axes=(None, 0, 0))
+    return jax.vmap(over_params, in_axes=(0, None, 0))(retentions, params, congestion)

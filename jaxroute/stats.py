@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from jaxroute import bootstrap, latency, served
 from jaxroute.config import BOUND_ROW, PLAN_ROW
 from jaxroute.dataset import Dataset
+from jaxroute.loading import Loading, by_bin, columns
 from jaxroute.simulate import FIELDS
 from jaxroute.study import Study
 
@@ -42,6 +43,7 @@ class Outcome:
       deployment_turns, deployment_carbon_g: `[N, P, HOURS, D]`, by the hour of the UTC day.
       bound_carbon_g: `[S]`, which no policy under the study's floor goes below, or None.
       fixed: the name that each policy with a fixed axis was masked to.
+      loading: the loads that the policies settled on, or None where sessions never meet.
       compile_s, replay_s: seconds spent compiling and replaying.
     """
 
@@ -51,6 +53,7 @@ class Outcome:
     deployment_carbon_g: Floats
     bound_carbon_g: Floats | None
     fixed: Mapping[str, str]
+    loading: Loading | None
     compile_s: float
     replay_s: float
 
@@ -84,7 +87,7 @@ def captured_pct(saving_pct: Floats, attainable_pct: Floats) -> Floats:
 
 
 def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.DataFrame]:
-    """The five tables of a dataset, by name: summary, by_length, shares, served, sessions."""
+    """The tables of a dataset, by name: summary, by_length, shares, served, sessions, load."""
     bounded = outcome.bound_carbon_g is not None
     replayed = [*study.policies, *([PLAN_ROW] if bounded else [])]
     listed = [*replayed, *([BOUND_ROW] if bounded else [])]
@@ -110,15 +113,14 @@ def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.Dat
 
     counts = outcome.deployment_turns, outcome.deployment_carbon_g
     labelled = functools.partial(_labelled, study, dataset)
+    summary = _summary(totals, carbon, half_pct[-1], base, bounded, times, dataset.truncated)
     return {
-        "summary": labelled(
-            listed,
-            _summary(totals, carbon, half_pct[-1], base, bounded, times, dataset.truncated),
-        ),
+        "summary": labelled(listed, _with_load(summary, outcome)),
         "by_length": labelled(listed, _by_length(totals, carbon, half_pct, base, bucket)),
         "shares": labelled(replayed, _flat(served.by_deployment(*counts, study.deployments))),
         "served": labelled(replayed, _flat(served.by_hour(*counts, study.deployments))),
         "sessions": labelled(listed, _sessions(totals, carbon, dataset.session_ids)),
+        "load": _load(study, dataset, outcome),
     }
 
 
@@ -135,7 +137,15 @@ def summary(
     half_pct = 100 * bootstrap.half_width(sums[0])
     times = latency.columns(outcome.latency, study.config.slo.model_dump())
     table = _summary(outcome.totals, carbon, half_pct, base, False, times, dataset.truncated)
-    return _labelled(study, dataset, names, table.drop(columns=list(CAPTURED)))
+    table = _with_load(table.drop(columns=list(CAPTURED)), outcome)
+    return _labelled(study, dataset, names, table)
+
+
+def _with_load(summary: pd.DataFrame, outcome: Outcome) -> pd.DataFrame:
+    """A summary with the columns of `jaxroute.loading.columns`, if there is load."""
+    if outcome.loading is None:
+        return summary
+    return pd.concat([summary, _flat(columns(outcome.loading))], axis=1)
 
 
 def _labelled(
@@ -165,6 +175,17 @@ def _with_bound(outcome: Outcome) -> tuple[Mapping[str, NDArray[np.floating]], F
     }
     bound = np.broadcast_to(outcome.bound_carbon_g, unknown.shape)
     return extended, np.concatenate([carbon, bound], axis=1)
+
+
+def _load(study: Study, dataset: Dataset, outcome: Outcome) -> pd.DataFrame:
+    """One row a policy, deployment and quarter of an hour that serves turns; none without load."""
+    if outcome.loading is None:
+        return pd.DataFrame()
+    parts = []
+    for n, policy in enumerate(study.policies):
+        rows = by_bin(outcome.loading, study.deployments, 0, n)
+        parts.append(pd.DataFrame({"dataset": dataset.label, "policy": policy} | rows))
+    return pd.concat(parts, ignore_index=True)
 
 
 def _flat(columns: Mapping[str, NDArray]) -> pd.DataFrame:

@@ -22,6 +22,9 @@ from jaxroute.sessions import Sessions
 from jaxroute.timeline import HOUR_S, Extent, Span
 from jaxroute.world import Retention, World, cast
 
+LRU = "lru"
+"""Label of the retention under load: caches live as long as there is room for them."""
+
 BUNDLED = (
     *("models.csv", "gpus.csv", "profiles.csv", "pue.csv", "rtt_ms.csv", "irt.json"),
     *("forecast_error_dayahead.csv", "emission_factors.csv", "zones.csv", "regions.csv"),
@@ -74,8 +77,8 @@ class Study:
 
     @property
     def bounded(self) -> bool:
-        """Whether bounds can be told: a TTFT limit depends on the caches, which they leave out."""
-        return not self.ttft_limited
+        """Whether bounds can be told: they leave out load, and the caches that a TTFT limit needs."""
+        return not self.ttft_limited and self.config.load is None
 
     @property
     def ttft_limited(self) -> tuple[str, ...]:
@@ -112,6 +115,7 @@ def load_study(
     format: str | None = None,
     tokenizer: str | None = None,
     strict: bool = False,
+    load: Mapping[str, Any] | None = None,
 ) -> Study:
     """Reads a study file and everything it names.
 
@@ -121,10 +125,12 @@ def load_study(
       carbon: an intensity file or directory, or several, in place of the study's.
       seed: in place of the study's.
       dtype: of every float; float64 needs JAX's x64 mode.
-      memory_bytes: traces in Parquet that would take more stay on disk (`jaxroute.shards`).
+      memory_bytes: traces in Parquet that would take more stay on disk (`jaxroute.shards`), but
+        under load, where all sessions are replayed at once.
       format, tokenizer: of every trace, in place of what the study file says of it or its contents
         tell; as `jaxroute.load.traces.read_trace` has them.
       strict: whether whatever would be mended or left out of a trace is an error.
+      load: keys of the study's `[load]`, in place of its own.
 
     Raises:
       InputError: naming file, row or key, what was found and what was expected.
@@ -138,6 +144,7 @@ def load_study(
         format=format,
         tokenizer=tokenizer,
         strict=strict,
+        load=load,
     )
     study = of(config, dtype=dtype, memory_bytes=memory_bytes)
     own = {} if path is None else {str(path): sha256(path)}
@@ -159,7 +166,7 @@ def of(
     limits = _context_limits(table, names.models)
     raw = [
         shards.scan(each, config, span=covered, dates=dates, context_limit=limits)
-        if shards.larger(each, len(names.models), memory_bytes)
+        if config.load is None and shards.larger(each, len(names.models), memory_bytes)
         else prepare.read(each, config.seed)
         for each in config.datasets
     ]
@@ -188,12 +195,16 @@ def of(
         else prepare.lay_on_calendar(each, config, span, **shared)
         for each in raw
     )
-    retentions = {
-        each.label: cast(
-            Retention.of(each.ttl_s, each.decay_s, drop_on_leave=each.drop_on_leave), dtype
-        )
-        for each in config.retention
-    }
+    retentions = (
+        {LRU: cast(Retention.of(), dtype)}
+        if config.load
+        else {
+            each.label: cast(
+                Retention.of(each.ttl_s, each.decay_s, drop_on_leave=each.drop_on_leave), dtype
+            )
+            for each in config.retention
+        }
+    )
     named, fixed = _policies(config, world)
     return Study(
         config=config,
@@ -208,6 +219,7 @@ def of(
             f"intensity: {hours.note}",
             *beliefs.notes(config),
             _water_and_cost(config),
+            *_load_notes(config),
         ),
         inputs={each.path: each.sha256 for each in datasets}
         | {file: sha256(file) for file in grids.files}
@@ -231,6 +243,7 @@ def overridden(
     format: str | None = None,
     tokenizer: str | None = None,
     strict: bool = False,
+    load: Mapping[str, Any] | None = None,
 ) -> StudyConfig:
     """A study file with what is read, how, or the seed replaced, as `load_study` takes them."""
     values = config.model_dump(exclude_unset=True)
@@ -246,6 +259,8 @@ def overridden(
         values["intensity"] = values.get("intensity", {}) | {"path": [str(each) for each in paths]}
     if seed is not None:
         values["seed"] = seed
+    if load:
+        values["load"] = values.get("load", {}) | dict(load)
     return validate(values, StudyConfig, "options")
 
 
@@ -277,6 +292,18 @@ def _water_and_cost(config: StudyConfig) -> str:
     return (
         f"water = IT energy (without PUE) x WUE as providers report it, {generation}; "
         f"cost = energy x mean wholesale price ({span}){blank}"
+    )
+
+
+def _load_notes(config: StudyConfig) -> tuple[str, ...]:
+    """What load is and stands in place of, in words."""
+    load = config.load
+    if load is None:
+        return ()
+    replaced = ", ".join(each.label for each in config.retention)
+    return (
+        f"load: {load.arrival_rate:,g} sessions an hour; caches are evicted least recently used "
+        f"first (in place of the retentions {replaced}); docs/load.md says how far to trust it",
     )
 
 

@@ -122,8 +122,8 @@ class Belief:
 class Congestion:
     """What load makes of the deployments, `[B, D]` each: `jaxroute.load_model` tells it.
 
-    The first four stand in place of the fleet's fields for the bill and the clock, the waits and
-    lifetimes of those of the world. Routers go on pricing by the fleet's own: they know a profile,
+    The first four stand in place of the fleet's fields for the bill and the clock, the waits of the
+    world's, and caches live no longer than here, whatever its retention. Routers go on pricing by the fleet's own: they know a profile,
     at its batch, and not how full a replica is.
 
     Attributes:
@@ -133,7 +133,7 @@ class Congestion:
       batch: sequences that share a replica's second of decoding.
       wait_s: s waited before prefill.
       seen_wait_s: s, the waits that routers see, `wait_knowledge` of which they believe.
-      ttl_s: s that a cache lives unused.
+      ttl_s: s that a cache lives unused for want of room.
     """
 
     dec_j: Array

@@ -1,0 +1,283 @@
+"""A dataset under the load that it stands for: a fleet's size, and what policies settle on."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import jax
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from jaxroute import load_model
+from jaxroute.capacity import Capacity
+from jaxroute.dataset import Dataset
+from jaxroute.lifetime import BIN_S
+from jaxroute.load.capacity import build_capacity
+from jaxroute.load.traffic import AUTO, OTHERS, LoadConfig
+from jaxroute.load_model import Settled
+from jaxroute.numerics import stack
+from jaxroute.policies import RouterParams
+from jaxroute.sessions import Sessions
+from jaxroute.study import Study
+from jaxroute.world import TIME_BINS, Congestion, World
+
+Floats = NDArray[np.float64]
+
+HOURS = 24
+J_PER_KWH = 3.6e6
+
+MOST_SIZINGS = 8
+"""Each gives deployments that are too full more replicas, until none is."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Loading:
+    """The loads of P settings at N levels of traffic, as they settled.
+
+    Attributes:
+      capacity: of the fleet, on the host.
+      copies: `[N]`, sessions of a day that each of the sample stands for.
+      settled: `[N, P, ...]` leaves on the host.
+      by_batch: whether tokens cost what they cost at the batch that there is.
+      kappa_g_per_kwh: `[TIME_BINS, D]`, PUE x intensity, means over the days that there are.
+    """
+
+    capacity: Capacity
+    copies: Floats
+    settled: Settled
+    by_batch: bool
+    kappa_g_per_kwh: Floats
+
+    def of(self, change: Callable[[Any], Any]) -> Self:
+        """With some of the settings: `change` is of each leaf `[N, P, ...]`."""
+        return dataclasses.replace(self, settled=jax.tree.map(change, self.settled))
+
+
+def joined(parts: Sequence[Loading]) -> Loading:
+    """The loads of the settings of several, in order."""
+    settled = jax.tree.map(lambda *x: np.concatenate(x, axis=1), *(each.settled for each in parts))
+    return dataclasses.replace(parts[0], settled=settled)
+
+
+def loading_of(
+    study: Study, dataset: Dataset, params: RouterParams, share: Floats, world: World | None = None
+) -> Loading:
+    """The loads that P settings settle on, with the fleet that the study gives or asks for."""
+    return settle(study, dataset, params, capacity_of(study, dataset), share=share, world=world)
+
+
+def load_of(study: Study) -> LoadConfig:
+    """What the study says of load; only for one that says it."""
+    assert study.config.load is not None
+    return study.config.load
+
+
+def copies_of(study: Study, dataset: Dataset, share: Floats | float = 1.0) -> Floats:
+    """Sessions of a day that each of a dataset's stands for, at shares of the study's traffic."""
+    day = load_of(study).arrival_rate * HOURS * np.atleast_1d(np.asarray(share, np.float64))
+    return day / max(dataset.count, 1)
+
+
+def gathered(dataset: Dataset) -> Sessions:
+    """A dataset's sessions in pieces of one shape, `[pieces, ...]` leaves."""
+    return jax.tree.map(lambda *x: np.stack(x), *(sessions for _, sessions in dataset.blocks()))
+
+
+def capacity_at(study: Study, replicas: Floats) -> Capacity:
+    """The capacity of the study's fleet with so many replicas, `[D]`."""
+    fleet, load = study.config.fleet, load_of(study)
+    return build_capacity(
+        fleet.models,
+        fleet.gpus,
+        fleet.regions,
+        replicas,
+        tables=fleet.known,
+        by_batch=load.batch,
+        idle=load.idle,
+        decode_scale=fleet.decode_scale,
+        dtype=study.world.fleet.pre_j.dtype,
+    )
+
+
+def capacity_of(study: Study, dataset: Dataset) -> Capacity:
+    """The capacity that the study file gives its fleet, or that `sized` finds for a dataset."""
+    given, names = load_of(study).replicas, study.deployments[["model", "gpu", "region"]]
+    if given == AUTO:
+        return sized(study, dataset)
+    if not isinstance(given, Mapping):
+        return capacity_at(study, np.full(len(names), given, np.float64))
+    others = given.get(OTHERS, 1.0)
+    each = [given.get("|".join(name), others) for name in names.itertuples(index=False)]
+    return capacity_at(study, np.array(each, np.float64))
+
+
+@functools.lru_cache(maxsize=4)
+def sized(study: Study, dataset: Dataset) -> Capacity:
+    """As many replicas of each deployment as keep `fair_carbon` below a peak utilisation.
+
+    One at least, and so many that none is fuller in its fullest quarter of an hour than the
+    study's `peak_utilisation`, at its `arrival_rate`. Where a deployment is too full it gets more,
+    until none is; `fair_carbon`, which looks at no cache, sends the same turns there throughout.
+    """
+    load = load_of(study)
+    alone = stack([study.preset("fair_carbon")])
+    replicas = np.full(len(study.deployments), np.inf)
+    pieces = gathered(dataset)
+    for _ in range(MOST_SIZINGS):
+        bounded = np.where(np.isinf(replicas), 1e9, replicas)  # at first room for everything
+        capacity = capacity_at(study, bounded)
+        found = settle(study, dataset, alone, capacity, pieces=pieces).settled
+        peak = np.asarray(found.conditions.replica.utilisation[0, 0], np.float64).max(axis=0)
+        needed = np.ceil(peak * bounded / load.peak_utilisation - 1e-6)
+        least = 1.0 if np.isinf(replicas).any() else replicas
+        grown = np.maximum(needed, least)
+        if np.array_equal(grown, replicas):
+            break
+        replicas = grown
+    return capacity_at(study, replicas)
+
+
+def settle(
+    study: Study,
+    dataset: Dataset,
+    params: RouterParams,
+    capacity: Capacity,
+    *,
+    share: Floats | float = 1.0,
+    pieces: Sessions | None = None,
+    world: World | None = None,
+) -> Loading:
+    """The loads that P settings settle on, at N shares of the study's traffic.
+
+    Args:
+      study, dataset: whose sessions they are.
+      params: `[P, ...]` leaves.
+      capacity: of the study's fleet.
+      share: `[N]`, of its `arrival_rate`.
+      pieces: the dataset `gathered`, where it is at hand.
+      world: in place of the study's, as `jaxroute.load_model.settle` takes it.
+    """
+    load, copies = load_of(study), copies_of(study, dataset, share)
+    found = load_model.settle(
+        params,
+        gathered(dataset) if pieces is None else pieces,
+        study.world if world is None else world,
+        capacity,
+        copies,
+        by_batch=load.batch,
+        damping=load.damping,
+        most_rounds=load.rounds,
+    )
+    return Loading(
+        capacity=capacity,
+        copies=copies,
+        settled=jax.device_get(found),
+        by_batch=load.batch,
+        kappa_g_per_kwh=_day_kappa(study, dataset),
+    )
+
+
+def congestion(loading: Loading, study: Study) -> Congestion:
+    """What the loads make of the fleet, `[N, P, TIME_BINS, D]` leaves, as `World` has it."""
+
+    def one(given: Any) -> Congestion:
+        world = load_model.under(study.world, given, by_batch=loading.by_batch)
+        assert world.congestion is not None
+        return world.congestion
+
+    return jax.jit(jax.vmap(jax.vmap(one)))(loading.settled.conditions)
+
+
+def _day_kappa(study: Study, dataset: Dataset) -> Floats:
+    """PUE x intensity of each quarter of an hour of a day, mean over the days of the table."""
+    world = study.world
+    intensity = np.asarray(world.intensity_g_per_kwh, np.float64)
+    columns, quarters = dataset.columns, TIME_BINS // HOURS
+    begins = 0
+    if dataset.turns:
+        begins = int(columns["time_bin"][0]) // quarters - int(columns["hour"][0])
+    of_day = (np.arange(len(intensity)) + begins) % HOURS
+    mean = np.broadcast_to(intensity.mean(axis=0), (HOURS, intensity.shape[1])).copy()
+    for hour in np.unique(of_day):
+        mean[hour] = intensity[of_day == hour].mean(axis=0)
+    by_region = np.repeat(mean, quarters, axis=0) * np.asarray(world.pue, np.float64)
+    return by_region[:, np.asarray(world.fleet.region)]
+
+
+def by_bin(
+    loading: Loading, deployments: pd.DataFrame, level: int, setting: int
+) -> dict[str, NDArray]:
+    """Columns of one setting's load, a row for each time bin and deployment that serves turns.
+
+    `time_utc`, when the quarter of an hour begins; the deployment and its `replicas`; `turns` of
+    the sample behind the row, few of which tell little; `turns_per_s` that these stand for;
+    `utilisation`, `wait_s`, `batch`, `cache_ttl_s`, how long caches live unused.
+    """
+    there = jax.tree.map(lambda x: x[level, setting], loading.settled)
+    turns, replica = there.loads.turns, there.conditions.replica
+    at, d = np.nonzero(turns > 0)
+    times = [f"{15 * n // 60:02}:{15 * n % 60:02}" for n in range(TIME_BINS)]
+    return {
+        "time_utc": np.array(times, object)[at],
+        **{name: deployments[name].to_numpy(object)[d] for name in ("model", "gpu", "region")},
+        "replicas": np.asarray(loading.capacity.replicas)[d],
+        "turns": turns[at, d].astype(np.int64),
+        "turns_per_s": loading.copies[level] * turns[at, d] / BIN_S,
+        "utilisation": replica.utilisation[at, d],
+        "wait_s": replica.wait_s[at, d],
+        "batch": replica.batch[at, d],
+        "cache_ttl_s": there.conditions.ttl_s[at, d],
+    }
+
+
+def idle_g(loading: Loading) -> Floats:
+    """gCO2e of replicas' idle power that falls to the sample, `[N, P]`.
+
+    Idle is what is provisioned and neither prefills nor decodes, `900 replicas - busy` seconds of
+    each quarter of an hour; a day's is shared among its sessions, of which the sample is a part.
+    """
+    loads, replica = loading.settled.loads, loading.settled.conditions.replica
+    decode_s = replica.dec_s * np.float64(loads.generated) + replica.dec_s_ctx * loads.attended
+    copies = loading.copies[:, None, None, None]
+    busy_s = copies * (loads.prefill_s + decode_s / replica.sharers)
+    provisioned_s = BIN_S * np.asarray(loading.capacity.replicas, np.float64)
+    power_w = np.asarray(loading.capacity.idle_w, np.float64)
+    with np.errstate(invalid="ignore"):  # of an endless fleet, whose idle power is left out
+        idle_j = np.where(power_w > 0, np.maximum(provisioned_s - busy_s, 0) * power_w, 0)
+    day_g = (idle_j * loading.kappa_g_per_kwh).sum(axis=(-2, -1)) / J_PER_KWH
+    return day_g / loading.copies[:, None]
+
+
+def columns(loading: Loading, tolerance: float = load_model.TOLERANCE) -> dict[str, NDArray]:
+    """What a summary tells of load, `[N, P]` each.
+
+    `carbon_idle_g` (`idle_g`), beside the carbon of turns and not in it; `mean_wait_s` over served
+    turns; `hit_ratio_pct`, of prompt tokens that could have been cached those that were;
+    `mean_batch` over decoded tokens; `peak_utilisation` of the fullest deployment in its fullest
+    quarter of an hour, 1 being all that it can serve; `overflow_pct`, of the turns those beyond
+    that; `rounds`, and whether the last of them changed the load by less than the tolerance.
+    """
+    settled = loading.settled
+    loads, replica = settled.loads, settled.conditions.replica
+    turns, busy = np.float64(loads.turns), np.float64(replica.utilisation)
+    generated = np.float64(loads.generated)
+    over = turns * np.where(busy > 1, 1 - 1 / np.maximum(busy, 1), 0)
+
+    def share(part: Any, whole: Any) -> Floats:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return part.sum(axis=(-2, -1)) / whole.sum(axis=(-2, -1))
+
+    return {
+        "carbon_idle_g": idle_g(loading),
+        "mean_wait_s": share(turns * replica.wait_s, turns),
+        "hit_ratio_pct": 100 * share(np.float64(loads.cached), np.float64(loads.prefix)),
+        "mean_batch": share(
+            replica.batch * np.float64(loads.generated), np.float64(loads.generated)
+        ),
+        "peak_utilisation": busy.max(axis=(-2, -1)),
+        "overflow_pct": 100 * share(over, turns),
+        "rounds": np.asarray(settled.rounds),
+        "settled": np.asarray(settled.change) < tolerance,
+    }
