@@ -14,7 +14,7 @@ from jaxroute.load.own_rows import OwnRows
 from jaxroute.load.toml import validate
 from jaxroute.roofline import Gpu
 
-__all__ = ["BATCH", "derive", "gpu_named", "gpu_types", "write_rows"]
+__all__ = ["BATCH", "batches", "derive", "gpu_named", "gpu_types", "write_rows"]
 
 BATCH = 32
 """Sequences decoded together, as in the bundled profiles."""
@@ -54,6 +54,16 @@ def gpu_named(name: str) -> str:
     return found[0]
 
 
+def batches(most: int) -> list[int]:
+    """Batches at which decoding is told, for a replica that serves at most so many sequences.
+
+    >>> batches(32), batches(20), batches(4)
+    ([1, 8, 16, 32], [1, 8, 16, 20], [1, 4])
+    """
+    powers = [2**k for k in range(3, most.bit_length())]
+    return sorted({1, *powers, most})
+
+
 def derive(
     path: str | Path,
     gpus: Sequence[str],
@@ -62,7 +72,9 @@ def derive(
     batch: int = BATCH,
     name: str | None = None,
 ) -> str:
-    """A `[[model]]` table and a `[[profile]]` for each GPU type, as `fleet.tables` reads them.
+    """Tables of a model, and of its costs on each GPU type, as `fleet.tables` reads them.
+
+    `[[model]]`, a `[[profile]]` for each GPU type, and `[[decode]]` at each of `batches`.
 
     By the roofline of `jaxroute.roofline`, in bf16. It reproduces the bundled rows made by it to
     1e-4 and lies within 13 % of those whose decode was measured; on other models it is good to
@@ -112,14 +124,21 @@ def derive(
         row |= {key: getattr(architecture, key) for key in ("experts", "experts_per_token")}
     row |= {"notes": notes} if notes else {}
     profiles: list[dict[str, Any]] = []
+    decodes: list[dict[str, Any]] = []
     for gpu in dict.fromkeys(map(gpu_named, gpus)):
         numbers = roofline.profile(
             architecture, types[gpu], batch=batch, tensor_parallel=tensor_parallel
         )
         told = roofline.provenance(architecture, batch)
         sides = {"decode_provenance": told, "prefill_provenance": told}
-        profiles.append({"model": model, "gpu": gpu, **numbers, **sides, "source": source})
-    rows = {"model": [row], "profile": profiles}
+        pair = {"model": model, "gpu": gpu}
+        profiles.append(pair | numbers | sides | {"source": source})
+        count = int(numbers["tensor_parallel"])
+        for each in batches(batch):
+            costs = roofline.decode(architecture, types[gpu], count, each)
+            told = roofline.provenance(architecture, each)
+            decodes.append(pair | costs | {"provenance": told, "source": source})
+    rows = {"model": [row], "profile": profiles, "decode": decodes}
     validate(rows, OwnRows, str(path))
     return f"{HEADER}\n{tomli_w.dumps(rows)}"
 

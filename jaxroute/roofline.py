@@ -13,12 +13,12 @@ Coefficients: `roofline_coefficients.csv`, fitted to the ML.ENERGY Benchmark v3 
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from jaxroute.load.messages import input_error
 
 __all__ = [
-    "Architecture", "decode_step_j", "decode_step_s", "kv_capacity_tokens",
+    "Architecture", "decode", "decode_step_j", "decode_step_s", "kv_capacity_tokens",
     "least_tensor_parallel", "prefill_s", "profile", "provenance", "weights_read_bytes",
 ]  # fmt: skip
 
@@ -182,6 +182,29 @@ def provenance(model: Architecture, batch: float) -> str:
     return PROVENANCE
 
 
+def decode(model: Architecture, gpu: Gpu, tensor_parallel: int, batch: int) -> dict[str, float]:
+    """The numbers of a row of `profiles_by_batch.csv`, costs to five digits."""
+
+    def step(cost: Callable[..., float], context_tokens: float) -> float:
+        return cost(model, gpu, tensor_parallel, batch, context_tokens)
+
+    def slope(cost: Callable[..., float]) -> float:
+        return step(cost, REF_CONTEXT_TOKENS + 1) - step(cost, REF_CONTEXT_TOKENS)
+
+    row = {
+        "decode_j_per_token": step(decode_step_j, REF_CONTEXT_TOKENS) / batch,
+        "decode_j_per_token_per_ctx": slope(decode_step_j) / batch,
+        "decode_s_per_token": step(decode_step_s, REF_CONTEXT_TOKENS),
+        "decode_s_per_token_per_ctx": slope(decode_step_s),
+    }
+    return {
+        "tensor_parallel": tensor_parallel,
+        "batch": batch,
+        **{name: float(f"{value:.5g}") for name, value in row.items()},
+        "ref_context": REF_CONTEXT_TOKENS,
+    }
+
+
 def profile(
     model: Architecture, gpu: Gpu, *, batch: int = 32, tensor_parallel: int | None = None
 ) -> dict[str, float]:
@@ -213,13 +236,6 @@ def profile(
         found = f"room for {held:,} tokens of KV beside {weights} on {count} GPUs of {size}"
         expected = f"{room:,}, for a batch of {batch}"
         raise input_error("--tensor-parallel", "", found, expected, "more GPUs, a smaller --batch")
-
-    def step(cost: object, context_tokens: float) -> float:
-        return cost(model, gpu, count, batch, context_tokens)  # type: ignore[operator]
-
-    def slope(cost: object) -> float:
-        return step(cost, REF_CONTEXT_TOKENS + 1) - step(cost, REF_CONTEXT_TOKENS)
-
     seconds, seconds_ctx = prefill_s(model, gpu, count)
     prefill_w = gpu["p_prefill_frac_tdp"] * gpu["tdp_w"] * count
     row = {
@@ -228,16 +244,10 @@ def profile(
         "prefill_s_per_token": seconds,
         "prefill_s_per_token_per_ctx": seconds_ctx,
         "ttft_floor_s": decode_step_s(model, gpu, count, 1, FLOOR_CONTEXT_TOKENS),
-        "decode_j_per_token": step(decode_step_j, REF_CONTEXT_TOKENS) / batch,
-        "decode_j_per_token_per_ctx": slope(decode_step_j) / batch,
-        "decode_s_per_token": step(decode_step_s, REF_CONTEXT_TOKENS),
-        "decode_s_per_token_per_ctx": slope(decode_step_s),
     }
     return {
-        "tensor_parallel": count,
-        "batch": batch,
         **{name: float(f"{value:.5g}") for name, value in row.items()},
-        "ref_context": REF_CONTEXT_TOKENS,
+        **decode(model, gpu, count, batch),
         "kv_bytes_per_token": model.kv_bytes_per_token,
         "kv_capacity_tokens": capacity,
         "idle_w_per_replica": gpu["idle_w"] * count,

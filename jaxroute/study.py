@@ -28,7 +28,7 @@ LRU = "lru"
 BUNDLED = (
     *("models.csv", "gpus.csv", "profiles.csv", "pue.csv", "rtt_ms.csv", "irt.json"),
     *("forecast_error_dayahead.csv", "emission_factors.csv", "zones.csv", "regions.csv"),
-    *("electricity_price.csv", "ewif_by_technology.csv"),
+    *("electricity_price.csv", "ewif_by_technology.csv", "profiles_by_batch.csv"),
 )
 """Tables of the package that every study may read."""
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,6 +17,7 @@ from jaxroute import prepare
 from jaxroute.config import StudyConfig, read_config
 from jaxroute.errors import InputError
 from jaxroute.load.architecture import Config, read_architecture
+from jaxroute.load.capacity import build_capacity
 from jaxroute.load.files import sha256
 from jaxroute.load.fleet import build_world, client_regions, fleet_table, price_of, pue_of, wue_of
 from jaxroute.load.fleet_tables import bundled, with_own
@@ -58,7 +60,24 @@ PROFILE = {
     "source": "measured by us",
 }
 REGION = {"region": "HERE", "lat": 50.11, "lon": 8.68, "pue": 1.2, "source": "our hall"}
-ROWS = {"model": [MODEL], "gpu": [GPU], "profile": [PROFILE], "region": [REGION]}
+DECODE = {
+    "model": "my-13b",
+    "gpu": "MINE-96GB",
+    "batch": 1,
+    "decode_j_per_token": 3.1,
+    "decode_j_per_token_per_ctx": 2e-5,
+    "decode_s_per_token": 0.015,
+    "decode_s_per_token_per_ctx": 1e-6 / 16,
+    "ref_context": 1000,
+    "source": "measured by us",
+}
+ROWS = {
+    "model": [MODEL],
+    "gpu": [GPU],
+    "profile": [PROFILE | {"idle_w_per_replica": 120}],
+    "decode": [DECODE],
+    "region": [REGION],
+}
 
 
 def write(path, rows):
@@ -81,7 +100,7 @@ def test_rows_are_added_to_the_bundled(file):
     assert tables.abilities == {"my-13b": 0.25}
     assert tables.notes == (
         "of your own, in my_fleet.toml: model my-13b, gpu MINE-96GB, "
-        "profile my-13b on MINE-96GB, region HERE",
+        "profile my-13b on MINE-96GB, region HERE, decode my-13b on MINE-96GB at 1 batch",
     )
     lists = (bundled().names("models"), bundled().names("gpus"), ["DE", "SG"])
     pd.testing.assert_frame_equal(
@@ -116,18 +135,49 @@ def test_csv_files_say_the_same(tmp_path, file):
     by_csv, by_toml = with_own(paths), with_own([file])
     lists = (["my-13b"], ["MINE-96GB"], ["HERE", "SG"])
     pd.testing.assert_frame_equal(fleet_table(*lists, by_csv), fleet_table(*lists, by_toml))
-    assert by_csv.abilities == by_toml.abilities and len(by_csv.notes) == 4
+    capacities = [build_capacity(*lists, [2, 3], tables=each) for each in (by_csv, by_toml)]
+    jax.tree.map(np.testing.assert_array_equal, *capacities)
+    assert by_csv.abilities == by_toml.abilities and len(by_csv.notes) == 5
+
+
+def test_costs_by_batch_of_ones_own(file, tmp_path):
+    made = build_capacity(
+        ["my-13b"], ["MINE-96GB"], ["HERE"], [2], tables=with_own([file]), dtype=np.float64
+    )
+    at_1, at_16 = 3.1 - 0.02, 0.4 - 0.04
+    assert made.dec_j[[0, 8, 15], 0] == pytest.approx(
+        [at_1, (7 / 15 * at_1 + 8 / 15 * 16 * at_16) / 9, at_16]
+    )
+    assert made.dec_s[[0, 15], 0] == pytest.approx([0.015 - 1e-3 / 16, 0.018])
+    assert (made.slots, made.kv_capacity_tokens, made.idle_w) == (16, 5000, 120)
+    # A profile in place of a bundled one is of another machine than the bundled rows of decoding.
+    pair = {"model": "llama-3.1-8b-instruct", "gpu": "H100-80GB-SXM", "override": True}
+    lists = ([pair["model"]], [pair["gpu"]], ["DE"], [2])
+    profile, paths = {"profile": [PROFILE | pair]}, ("profile.toml", "decode.toml")
+    paths = [tmp_path / name for name in paths]
+    tables = with_own([write(paths[0], profile)])
+    with pytest.raises(InputError, match=r"found no decode llama-3.1-8b-instruct on H100"):
+        build_capacity(*lists, tables=tables, idle=False)
+    decode = write(paths[1], {"decode": [DECODE | pair]})
+    tables = with_own([str(paths[0]), decode])
+    own = build_capacity(*lists, tables=tables, idle=False, dtype=np.float64)
+    assert own.dec_j.tolist() == made.dec_j.tolist()
+    assert tables.notes[1].endswith("at 1 batch in place of the bundled")
+    with pytest.raises(InputError, match=r"batch 1: found decode_j_per_token_per_ctx 2e-05, expe"):
+        build_capacity(*lists, tables=with_own([decode]))  # beside the bundled profile
 
 
 def test_bundled_files_are_read_with_a_source_and_override(tmp_path):
     paths = []
-    for field in ("models", "gpus", "profiles"):
+    for field in ("models", "gpus", "profiles", "decodes"):
         table = getattr(bundled(), field).drop(columns="origin")
         paths.append(str(tmp_path / f"{field}.csv"))
         table.assign(source="the same", override="true").to_csv(paths[-1], index=False)
     lists = (bundled().names("models"), bundled().names("gpus"), ["DE"])
     same = fleet_table(*lists, with_own(paths))
     pd.testing.assert_frame_equal(same, fleet_table(*lists), check_dtype=False)
+    by_own, ours = (build_capacity(*lists, [1] * 15, tables=t) for t in (with_own(paths), None))
+    jax.tree.map(np.testing.assert_array_equal, by_own, ours)
 
 
 def test_bundled_rows_are_replaced_on_demand(tmp_path):
@@ -183,6 +233,16 @@ MISTAKES = [
     ({"profile": [PROFILE | {"decode_j_per_token_per_ctx": 3e-4}]},
      "profile[0].decode_j_per_token: found 0.4 at 2000 tokens of context, expected more than dec"),
     ({"profile": [without(PROFILE, "ttft_floor_s")]}, "profile[0].ttft_floor_s: found nothing"),
+    (ROWS | {"decode": [DECODE | {"ref_context": 2e5}]},
+     "decode[0].decode_j_per_token: found 3.1 at 200000 tokens of context, expected more than"),
+    (ROWS | {"decode": [DECODE, DECODE]}, "decode my-13b on MINE-96GB at batch 1: found one in "),
+    (ROWS | {"decode": [DECODE | {"gpu": "MINE"}]},
+     "decode my-13b on MINE at batch 1: found 'MINE', expected a bundled gpu, or one of a [[gpu]]"),
+    (ROWS | {"profile": []}, "decode my-13b on MINE-96GB at batch 1: found no profile of the two,"),
+    (ROWS | {"decode": [DECODE | {"tensor_parallel": 4}]},
+     "decode my-13b on MINE-96GB at batch 1: found tensor_parallel 4, expected 2, as its profile"),
+    ({"decode": [DECODE | {"model": "qwen2.5-7b-instruct", "gpu": "A100-80GB-SXM"}]},
+     "at batch 1: found the name of a bundled decode, expected its own; or override"),
     ({"region": [without(REGION, "pue")]}, "region[0].pue: found nothing, expected a value: a re"),
     ({"region": [REGION | {"pue": 0.9}]}, "region[0].pue: found 0.9, expected a number >= 1"),
     ({"region": [REGION | {"price_year": 2024}]},

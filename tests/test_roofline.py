@@ -10,6 +10,7 @@ from jaxroute import deriving, roofline
 from jaxroute.deriving import derive, gpu_types
 from jaxroute.errors import InputError
 from jaxroute.load.architecture import Config, counted, read_architecture
+from jaxroute.load.capacity import build_capacity
 from jaxroute.load.fleet import fleet_table
 from jaxroute.load.fleet_tables import bundled, with_own
 from jaxroute.roofline import Architecture
@@ -217,6 +218,9 @@ def test_what_is_derived_is_read_back_as_it_is(tmp_path, data):
         assert {name: read[name] for name in row if name not in ("model", "gpu")} == {
             name: value for name, value in row.items() if name not in ("model", "gpu")
         }
+    made = build_capacity(["my-8b", "llama-3.1-8b-instruct"], gpus, ["DE"], [1] * 4, tables=tables)
+    for costs in (made.dec_j, made.dec_s):  # at every batch as the bundled rows of the roofline
+        assert costs[:, 1] == pytest.approx(costs[:, 3], rel=0.005)
     with pytest.raises(InputError, match=r"rows.toml: found a file that is there, expected a new"):
         deriving.write_rows(path, text)
 

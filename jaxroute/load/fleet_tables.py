@@ -11,7 +11,8 @@ import pandas as pd
 
 from jaxroute.load.files import package_file
 from jaxroute.load.messages import input_error, known_names
-from jaxroute.load.own_rows import OwnRows, RegionRow, Row, read_rows
+from jaxroute.load.own_files import read_rows
+from jaxroute.load.own_rows import OwnRows, RegionRow, Row
 
 __all__ = ["BUNDLED", "OWN", "Tables", "bundled", "with_own"]
 
@@ -34,6 +35,7 @@ class Tables:
     Attributes:
       models, gpus, profiles, regions: as the bundled files of these names, and `origin`: `bundled`,
         or the file of the row.
+      decodes: likewise, as `profiles_by_batch.csv`.
       pue, electricity_price, rtt_ms: as the bundled files of these names.
       abilities: of the user's models that have one, on the scale of the bundled fit.
       notes: which rows are the user's, a line for each file.
@@ -42,6 +44,7 @@ class Tables:
     models: pd.DataFrame
     gpus: pd.DataFrame
     profiles: pd.DataFrame
+    decodes: pd.DataFrame
     regions: pd.DataFrame
     pue: pd.DataFrame
     electricity_price: pd.DataFrame
@@ -74,51 +77,68 @@ def bundled() -> Tables:
     rest: dict[str, Any] = {
         name: read_bundled(f"{name}.csv") for name in ("pue", "electricity_price", "rtt_ms")
     }
-    return Tables(**rows, **rest)
+    decodes = read_bundled("profiles_by_batch.csv").assign(origin=BUNDLED)
+    return Tables(decodes=decodes, **rows, **rest)
 
 
 def with_own(paths: Sequence[str]) -> Tables:
     """The bundled tables with the rows of the user's files added, in their order.
 
     A row that has the name of a bundled one, which for a profile is that of its model and its GPU
-    type, must say `override = true`, and no other row may.
+    type and for a row of decoding its batch too, must say `override = true`, and no other row may.
+    With a bundled profile its bundled rows of decoding go: they are of another machine.
 
     Args:
-      paths: TOML and CSV files (`jaxroute.load.own_rows`); without any, the bundled tables.
+      paths: TOML and CSV files (`jaxroute.load.own_files`); without any, the bundled tables.
 
     Raises:
       InputError: naming the file, the key or the row, what was found and what was expected.
     """
-    tables, seen = bundled(), dict[tuple[str, ...], str]()
+    tables, seen = bundled(), dict[_Key, str]()
     for path in paths:
         rows = read_rows(path)
         for kind in OwnRows.model_fields:
             _check_names(path, kind, getattr(rows, kind), seen)
         tables = _added(tables, path, rows)
     for path in paths:
-        _check_profiles(path, tables)
+        _check_pairs(path, tables, "profile")
+        _check_pairs(path, tables, "decode")
+        _check_decodes(path, tables)
     return tables
 
 
+_COLUMNS = {"profile": ["model", "gpu"], "decode": ["model", "gpu", "batch"]}
+
+_Key = tuple[Any, ...]
+
+
 def _columns(kind: str) -> list[str]:
-    return ["model", "gpu"] if kind == "profile" else [kind]
+    return _COLUMNS.get(kind, [kind])
 
 
-def _key(kind: str, row: Row) -> tuple[str, ...]:
+def _key(kind: str, row: Row) -> _Key:
     return tuple(getattr(row, name) for name in _columns(kind))
 
 
-def _keys(table: pd.DataFrame, kind: str) -> list[tuple[str, ...]]:
+def _keys(table: pd.DataFrame, kind: str) -> list[_Key]:
     return list(table[_columns(kind)].itertuples(index=False, name=None))
 
 
-def _check_names(
-    path: str, kind: str, rows: Sequence[Row], seen: dict[tuple[str, ...], str]
-) -> None:
+def row_name(kind: str, key: _Key) -> str:
+    """A row in words.
+
+    >>> row_name("decode", ("my-13b", "MINE-96GB", 8.0))
+    'decode my-13b on MINE-96GB at batch 8'
+    """
+    batch = f" at batch {key[2]:g}" if kind == "decode" else ""
+    return f"{kind} {' on '.join(key[:2])}{batch}"
+
+
+def _check_names(path: str, kind: str, rows: Sequence[Row], seen: dict[_Key, str]) -> None:
     known = set(_keys(getattr(bundled(), f"{kind}s"), kind))
     for row in rows:
         key = _key(kind, row)
-        place = f"{kind} {' on '.join(key)}"
+        place = row_name(kind, key)
         if (kind, *key) in seen:
             raise input_error(path, place, f"one in {seen[kind, *key]} before it", "each once")
         seen[kind, *key] = path
@@ -132,7 +152,8 @@ def _check_names(
 
 def _added(tables: Tables, path: str, rows: OwnRows) -> Tables:
     frames = {f"{kind}s": getattr(tables, f"{kind}s") for kind in OwnRows.model_fields}
-    for kind in ("model", "gpu", "profile"):
+    frames["decodes"] = _without_bundled(tables.decodes, rows.profile)
+    for kind in ("model", "gpu", "profile", "decode"):
         frames[f"{kind}s"] = _put(frames[f"{kind}s"], kind, getattr(rows, kind), path)
     out = dataclasses.replace(
         tables,
@@ -146,6 +167,13 @@ def _added(tables: Tables, path: str, rows: OwnRows) -> Tables:
     for place in rows.region:
         out = _with_region(out, path, place)
     return out
+
+
+def _without_bundled(decodes: pd.DataFrame, profiles: Sequence[Row]) -> pd.DataFrame:
+    """Rows of decoding without the bundled ones of pairs whose profile is replaced."""
+    replaced = {_key("profile", row) for row in profiles}
+    theirs = np.array([key in replaced for key in _keys(decodes, "profile")], bool)
+    return decodes[~(theirs & (decodes["origin"] == BUNDLED))]
 
 
 def _put(table: pd.DataFrame, kind: str, rows: Sequence[Row], path: str) -> pd.DataFrame:
@@ -206,25 +234,57 @@ def _round_trips(regions: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([out, out.iloc[:-1].rename(columns=swapped)])
 
 
-def _check_profiles(path: str, tables: Tables) -> None:
-    profiles = tables.profiles[tables.profiles["origin"] == path]
-    for model, gpu in profiles[["model", "gpu"]].itertuples(index=False, name=None):
-        for kind, name in (("model", model), ("gpu", gpu)):
-            known = tables.names(f"{kind}s")
+def _check_pairs(path: str, tables: Tables, kind: str) -> None:
+    """That the models and GPU types of a file's profiles, or rows of decoding, are known."""
+    table = getattr(tables, f"{kind}s")
+    own = table[table["origin"] == path]
+    for key in _keys(own, kind):
+        for part, name in zip(("model", "gpu"), key, strict=False):
+            known = tables.names(f"{part}s")
             if name not in known:
-                expected = f"a bundled {kind}, or one of a [[{kind}]] table"
-                place = f"profile {model} on {gpu}"
+                expected = f"a bundled {part}, or one of a [[{part}]] table"
+                place = row_name(kind, key)
                 raise input_error(path, place, repr(name), expected, known_names(name, known))
+
+
+def _check_decodes(path: str, tables: Tables) -> None:
+    """That a file's rows of decoding are of a profile, and of as many GPUs."""
+    gpus = dict(
+        zip(_keys(tables.profiles, "profile"), tables.profiles["tensor_parallel"], strict=True)
+    )
+    own = tables.decodes[tables.decodes["origin"] == path]
+    for key, count in zip(_keys(own, "decode"), own["tensor_parallel"], strict=True):
+        place, expected = row_name("decode", key), gpus.get(key[:2])
+        if expected is None:
+            raise input_error(
+                path, place, "no profile of the two", "one", "add a [[profile]] table"
+            )
+        if not (pd.isna(count) or count == expected):
+            found = f"tensor_parallel {count:g}"
+            raise input_error(path, place, found, f"{expected:g}, as its profile says")
 
 
 def _note(path: str, rows: OwnRows) -> str:
     """In words, which rows of a file took part."""
-    told = []
-    for kind in OwnRows.model_fields:
-        for row in getattr(rows, kind):
-            words = getattr(row, "decode_provenance", "")
-            told.append(
-                f"{kind} {' on '.join(_key(kind, row))}{f' ({words})' if words else ''}"
-                f"{' in place of the bundled' if row.override else ''}"
-            )
+    told = [
+        f"{row_name(kind, _key(kind, row))}{_words(row)}{_replacing(row)}"
+        for kind in OwnRows.model_fields
+        if kind != "decode"
+        for row in getattr(rows, kind)
+    ]
+    decodes = dict[tuple[str, str], list[Row]]()
+    for row in rows.decode:
+        decodes.setdefault((row.model, row.gpu), []).append(row)
+    for pair, own in decodes.items():
+        batches = f"{len(own)} batch{'es' if len(own) > 1 else ''}"
+        told.append(f"decode {' on '.join(pair)} at {batches}{_replacing(*own)}")
     return f"of your own, in {Path(path).name}: {', '.join(told) or 'nothing'}"
+
+
+def _words(row: Row) -> str:
+    words = getattr(row, "decode_provenance", "")
+    return f" ({words})" if words else ""
+
+
+def _replacing(*rows: Row) -> str:
+    return " in place of the bundled" if any(row.override for row in rows) else ""

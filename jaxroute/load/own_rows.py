@@ -1,32 +1,18 @@
-"""Rows that users add to the fleet's tables: of a TOML file, or of a CSV file.
+"""Rows that users add to the fleet's tables, and what each may hold.
 
-A TOML file holds `[[model]]`, `[[gpu]]`, `[[profile]]` and `[[region]]` tables. A CSV file holds
-rows of one kind, told by its header: `model` and `gpu` are of a profile, else `model`, `gpu` or
-`region` names the kind. The columns of the bundled `models.csv`, `gpus.csv` and `profiles.csv` are
-known in both.
+`jaxroute.load.own_files` reads them. The columns of the bundled `models.csv`, `gpus.csv`,
+`profiles.csv` and `profiles_by_batch.csv` are known.
 """
 
-import contextlib
 import re
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
-from jaxroute.errors import InputError
-from jaxroute.load import delimited
-from jaxroute.load.files import resolve
-from jaxroute.load.messages import input_error
-from jaxroute.load.table import read_table, require
-from jaxroute.load.toml import Section, fault, read_toml, validate
+from jaxroute.load.toml import Section, fault
 from jaxroute.load.values import Finite, Name, Switch
 
-__all__ = ["GpuRow", "ModelRow", "OwnRows", "ProfileRow", "RegionRow", "read_rows"]
-
-MOST_BYTES = 2**22
-"""Of a file of a fleet; a thousand rows take a fiftieth of it."""
-
+__all__ = ["DecodeRow", "GpuRow", "ModelRow", "OwnRows", "ProfileRow", "RegionRow", "Row"]
 
 MOST_REGIONS = 100
 
@@ -157,23 +143,39 @@ class GpuRow(Row):
         return self
 
 
-class ProfileRow(Row):
-    """What a model costs on a GPU type, as `profiles.csv`; without provenance, it is the source."""
+class Decoding(Row):
+    """What decoding a model costs on a GPU type at one batch, stated at a reference context."""
 
     model: Label
     gpu: Label
-    tensor_parallel: Gpus
     batch: Batch
-    prefill_j_per_token: Joules
-    prefill_j_per_token_per_ctx: Slope
-    prefill_s_per_token: Seconds
-    prefill_s_per_token_per_ctx: Slope
-    ttft_floor_s: Annotated[Finite, Field(ge=0, le=1e3)]
     decode_j_per_token: Joules
     decode_j_per_token_per_ctx: Slope
     decode_s_per_token: Seconds
     decode_s_per_token_per_ctx: Slope
     ref_context: Annotated[Finite, Field(ge=0, lt=2**24)]
+
+    @model_validator(mode="after")
+    def _costs_at_context_0(self) -> "Decoding":
+        for key in ("decode_j_per_token", "decode_s_per_token"):
+            slope = getattr(self, f"{key}_per_ctx")
+            at_0 = getattr(self, key) - slope * self.ref_context
+            if at_0 <= 0:
+                found = f"{getattr(self, key):g} at {self.ref_context:g} tokens of context"
+                least = f"more than {key}_per_ctx x ref_context = {slope * self.ref_context:g}"
+                raise fault([key], found, least)
+        return self
+
+
+class ProfileRow(Decoding):
+    """What a model costs on a GPU type, as `profiles.csv`; without provenance, it is the source."""
+
+    tensor_parallel: Gpus
+    prefill_j_per_token: Joules
+    prefill_j_per_token_per_ctx: Slope
+    prefill_s_per_token: Seconds
+    prefill_s_per_token_per_ctx: Slope
+    ttft_floor_s: Annotated[Finite, Field(ge=0, le=1e3)]
     kv_capacity_tokens: Annotated[Finite, Field(ge=1, le=1e12)]
     host_w_per_replica: Watts
     kv_bytes_per_token: Number | None = None
@@ -187,16 +189,17 @@ class ProfileRow(Row):
         keys = ("decode_provenance", "prefill_provenance")
         return {key: getattr(self, key) or self.source for key in keys}
 
-    @model_validator(mode="after")
-    def _costs_at_context_0(self) -> "ProfileRow":
-        for key in ("decode_j_per_token", "decode_s_per_token"):
-            slope = getattr(self, f"{key}_per_ctx")
-            at_0 = getattr(self, key) - slope * self.ref_context
-            if at_0 <= 0:
-                found = f"{getattr(self, key):g} at {self.ref_context:g} tokens of context"
-                least = f"more than {key}_per_ctx x ref_context = {slope * self.ref_context:g}"
-                raise fault([key], found, least)
-        return self
+
+class DecodeRow(Decoding):
+    """Decoding at another batch than its profile's, as `profiles_by_batch.csv`."""
+
+    tensor_parallel: Gpus | None = None
+    provenance: str = ""
+
+    @property
+    def implied(self) -> dict[str, Any]:
+        """Its provenance."""
+        return {"provenance": self.provenance or self.source}
 
 
 class RegionRow(Row):
@@ -229,73 +232,5 @@ class OwnRows(Section):
     model: tuple[ModelRow, ...] = ()
     gpu: tuple[GpuRow, ...] = ()
     profile: tuple[ProfileRow, ...] = ()
+    decode: tuple[DecodeRow, ...] = ()
     region: Annotated[tuple[RegionRow, ...], AfterValidator(_few)] = ()
-
-
-KINDS: dict[str, type[Row]] = dict(
-    zip(OwnRows.model_fields, (ModelRow, GpuRow, ProfileRow, RegionRow), strict=True)
-)
-
-
-def read_rows(path: str | Path) -> OwnRows:
-    """Reads a file of them: TOML if its name ends so, else CSV.
-
-    Raises:
-      InputError: naming the file, the key (`profile[0].batch`) or the row, what was found and what
-        was expected.
-    """
-    file = resolve(path)
-    try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            head = stream.read(4)
-    except OSError as error:
-        raise input_error(path, "", str(error), "a readable file") from error
-    packed = head.startswith(b"\x1f\x8b") or head == b"PAR1"
-    if size > MOST_BYTES or packed:
-        found = "a gzipped or a Parquet file" if packed else f"{size:,} bytes"
-        raise input_error(path, "", found, f"TOML or CSV of at most {MOST_BYTES:,} bytes")
-    if file.suffix.lower() == ".toml":
-        return read_toml(path, OwnRows)
-    return _csv(path, file)
-
-
-def _csv(path: str | Path, file: Path) -> OwnRows:
-    def choose(header: Sequence[str]) -> list[str]:
-        require(str(path), header, (), header)  # no column twice
-        _kind(path, header)
-        return list(header)
-
-    table = read_table(path, choose)
-    kind = _kind(path, table.data.column_names)
-    row = KINDS[kind]
-    rows = []
-    for index, cells in enumerate(table.data.to_pylist()):
-        values = {name: _value(row, name, text) for name, text in cells.items() if text is not None}
-        try:
-            rows.append(validate(values, row, str(path)))
-        except InputError:  # once more, with its line
-            validate(values, row, f"{path}: row {delimited.line(file, index)}")
-    return validate({kind: tuple(rows)}, OwnRows, str(path))
-
-
-def _kind(path: str | Path, header: Sequence[str]) -> str:
-    if {"model", "gpu"} <= set(header):
-        return "profile"
-    for kind in ("model", "gpu", "region"):
-        if kind in header:
-            return kind
-    found = f"columns {', '.join(header) or 'none'}"[:200]
-    mend = "or end the name of a TOML file in .toml"
-    raise input_error(path, "row 1", found, "a column model, gpu or region", mend)
-
-
-def _value(row: type[Row], name: str, text: str) -> object:
-    """A cell as TOML would have it: a number or a truth where one is asked for and is there."""
-    field = row.model_fields.get(name)
-    if field is None or field.annotation is str:
-        return text
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return {"true": True, "false": False}.get(text.lower(), text)
