@@ -55,7 +55,7 @@ def run(study: Study, report: Report = lambda step, share: None) -> Capacities:
         study = study.with_policies([name for name in study.policies if name not in study.fixed])
     lru = next(iter(study.retentions.values()))
     levels = dataclasses.replace(study, retentions=dict.fromkeys(map(str, TRAFFIC_PCT), lru))
-    share = np.array(TRAFFIC_PCT) / 100
+    share = [level / 100 for level in TRAFFIC_PCT]
     tables, fleets, compile_s, replay_s = [], [], 0.0, 0.0
     for dataset, within in each_dataset(study, report):
         policies = resolved(study, dataset)

@@ -53,11 +53,12 @@ from jaxroute.report.grid import show_grid
 from jaxroute.report.grid_inspection import show_intensity_inspection
 from jaxroute.report.inspection import show_trace_inspection
 from jaxroute.report.learned_gate import GATE_FILES, show_gate, write_gate
+from jaxroute.report.load import load_notes, show_load
 from jaxroute.report.matched import show_matched
 from jaxroute.report.page import write_report
 from jaxroute.report.progress import progress_bar
 from jaxroute.report.sweep import show_sweep
-from jaxroute.report.tables import console, show
+from jaxroute.report.tables import console, put_notes, show
 from jaxroute.report.target import discard_unfinished, whole_directory
 from jaxroute.report.tuning import TUNING_FILES, show_tuning, write_tuning
 from jaxroute.study import load_study
@@ -139,6 +140,8 @@ def compare(
             write(directory, loaded, outcome, time.perf_counter() - began, matched)
     screen = console()
     show(loaded, outcome, screen)
+    show_load(loaded, outcome, screen)
+    put_notes(screen, load_notes(loaded, outcome))
     compile_s: float | None = outcome.compile_s
     if matched is not None:
         show_matched(loaded, matched, screen)

@@ -16,6 +16,8 @@ from jaxroute.study import Study
 Report = Callable[[str, float], None]
 """Told what is being done, and the share of all turns that is done."""
 
+TABLES = ("summary", "by_length", "shares", "served", "sessions", "load", "swings")
+
 _REFERENCE = "fair_carbon, masked"
 """Rows that only serve to choose the index of an axis."""
 
@@ -35,8 +37,8 @@ class Comparison:
     """The outcome of a study, and how it was obtained.
 
     Attributes:
-      summary, by_length, shares, served, sessions, load: as `jaxroute.stats` documents them; the
-        last is empty where sessions never meet.
+      summary, by_length, shares, served, sessions: as `jaxroute.stats` documents them.
+      load, swings: likewise; empty where sessions never meet.
       fixed: by dataset, the name that each `*_fixed_*` policy was masked to.
       compile_s, replay_s: seconds spent compiling and replaying.
     """
@@ -47,6 +49,7 @@ class Comparison:
     served: pd.DataFrame
     sessions: pd.DataFrame
     load: pd.DataFrame
+    swings: pd.DataFrame
     fixed: Mapping[str, Mapping[str, str]]
     compile_s: float
     replay_s: float
@@ -71,7 +74,8 @@ def compare(study: Study) -> pd.DataFrame:
 def run(study: Study, report: Report = lambda step, share: None) -> Comparison:
     """As `compare`, with every table."""
     tables: dict[str, list[pd.DataFrame]] = {
-        name: [] for name in ("summary", "by_length", "shares", "served", "sessions", "load")
+        name: []
+        for name in ("summary", "by_length", "shares", "served", "sessions", "load", "swings")
     }
     names, compile_s, replay_s = {}, 0.0, 0.0
     for dataset, within in each_dataset(study, report):

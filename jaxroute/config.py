@@ -273,10 +273,10 @@ class StudyConfig(Section):
         if self.load is not None and isinstance(self.load.replicas, dict):
             fleet = self.fleet
             names = map("|".join, itertools.product(fleet.models, fleet.gpus, fleet.regions))
-            known = (OTHERS, *names)
+            deployments = (OTHERS, *names)
             for name in self.load.replicas:
                 expected = f"a deployment of the fleet, model|gpu|region, or {OTHERS!r}"
-                _known(["load", "replicas", name], name, known, expected)
+                _known(["load", "replicas", name], name, deployments, expected)
         policies = [*presets, *self.policy]
         _known(["baseline"], self.baseline, policies, "a policy")
         for index, entry in enumerate(self.policies or ()):

@@ -15,6 +15,7 @@ from jaxroute.capacity import Capacity
 from jaxroute.dataset import Dataset
 from jaxroute.lifetime import BIN_S
 from jaxroute.load.capacity import build_capacity
+from jaxroute.load.messages import input_error
 from jaxroute.load.traffic import AUTO, OTHERS, LoadConfig
 from jaxroute.load_model import Settled
 from jaxroute.numerics import stack
@@ -55,14 +56,20 @@ class Loading:
         return dataclasses.replace(self, settled=jax.tree.map(change, self.settled))
 
 
-def joined(parts: Sequence[Loading]) -> Loading:
-    """The loads of the settings of several, in order."""
+def joined(parts: Sequence[Loading]) -> Loading | None:
+    """The loads of the settings of several, in order; None of none."""
+    if not parts:
+        return None
     settled = jax.tree.map(lambda *x: np.concatenate(x, axis=1), *(each.settled for each in parts))
     return dataclasses.replace(parts[0], settled=settled)
 
 
 def loading_of(
-    study: Study, dataset: Dataset, params: RouterParams, share: Floats, world: World | None = None
+    study: Study,
+    dataset: Dataset,
+    params: RouterParams,
+    share: Sequence[float] = (1.0,),
+    world: World | None = None,
 ) -> Loading:
     """The loads that P settings settle on, with the fleet that the study gives or asks for."""
     return settle(study, dataset, params, capacity_of(study, dataset), share=share, world=world)
@@ -74,10 +81,10 @@ def load_of(study: Study) -> LoadConfig:
     return study.config.load
 
 
-def copies_of(study: Study, dataset: Dataset, share: Floats | float = 1.0) -> Floats:
+def copies_of(study: Study, dataset: Dataset, share: Sequence[float] = (1.0,)) -> Floats:
     """Sessions of a day that each of a dataset's stands for, at shares of the study's traffic."""
-    day = load_of(study).arrival_rate * HOURS * np.atleast_1d(np.asarray(share, np.float64))
-    return day / max(dataset.count, 1)
+    day = load_of(study).arrival_rate * HOURS
+    return day * np.asarray(share) / max(dataset.count, 1)
 
 
 def gathered(dataset: Dataset) -> Sessions:
@@ -145,7 +152,7 @@ def settle(
     params: RouterParams,
     capacity: Capacity,
     *,
-    share: Floats | float = 1.0,
+    share: Sequence[float] = (1.0,),
     pieces: Sessions | None = None,
     world: World | None = None,
 ) -> Loading:
@@ -232,6 +239,37 @@ def by_bin(
     }
 
 
+def swings(loading: Loading, deployments: pd.DataFrame, level: int, setting: int) -> pd.DataFrame:
+    """The two states that a setting swings between, a row a deployment; none if it settled.
+
+    Shares of the turns in the last replay and in the one before, and `change` and `swing`
+    (`jaxroute.load_model.Settled`).
+    """
+    there = jax.tree.map(lambda x: x[level, setting], loading.settled)
+    if there.change < load_model.TOLERANCE:
+        return pd.DataFrame()
+    last, before = (
+        100 * each.turns.sum(axis=0) / max(each.turns.sum(), 1)
+        for each in (there.response, there.before)
+    )
+    shares = {"share_before_pct": before, "share_pct": last}
+    table = deployments[["model", "gpu", "region"]].assign(
+        **shares, change=float(there.change), swing=float(there.swing)
+    )
+    return table[(last > 0) | (before > 0)]
+
+
+def refuse(study: Study, what: str) -> None:
+    """Stops what replays sessions that never meet.
+
+    Raises:
+      InputError: if the study is under load.
+    """
+    if study.config.load is not None:
+        expected = f"none: {what} knows no load"
+        raise input_error(f"study {study.config.name!r}", "[load]", "a load", expected)
+
+
 def idle_g(loading: Loading) -> Floats:
     """gCO2e of replicas' idle power that falls to the sample, `[N, P]`.
 
@@ -273,9 +311,7 @@ def columns(loading: Loading, tolerance: float = load_model.TOLERANCE) -> dict[s
         "carbon_idle_g": idle_g(loading),
         "mean_wait_s": share(turns * replica.wait_s, turns),
         "hit_ratio_pct": 100 * share(np.float64(loads.cached), np.float64(loads.prefix)),
-        "mean_batch": share(
-            replica.batch * np.float64(loads.generated), np.float64(loads.generated)
-        ),
+        "mean_batch": share(replica.batch * generated, generated),
         "peak_utilisation": busy.max(axis=(-2, -1)),
         "overflow_pct": 100 * share(over, turns),
         "rounds": np.asarray(settled.rounds),

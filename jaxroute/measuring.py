@@ -12,6 +12,7 @@ import pandas as pd
 from jaxroute import chunks, comparison, devices, streamed
 from jaxroute.batch import parted
 from jaxroute.chunks import Chunk
+from jaxroute.dataset import Dataset
 from jaxroute.loading import columns, congestion, loading_of
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
@@ -110,8 +111,8 @@ def rows(
     world = setup.world.replace(retention=jax.device_put(retention))
     params, world = chunks.placed(chunk, policy, baseline, world, study.config)
     loading = None
-    if study.config.load is not None:
-        loading = loading_of(study, source.trace, params, np.ones(1), world)
+    if isinstance(source.trace, Dataset) and study.config.load is not None:
+        loading = loading_of(study, source.trace, params, world=world)
         crowd = jax.tree.map(lambda x: x[0], congestion(loading, study))
         world = world.replace(congestion=crowd)
     programs = parted(params, world, mesh, latency=latency, varied=varied)

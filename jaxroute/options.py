@@ -45,6 +45,20 @@ Out = Annotated[
     typer.Option(help="Directory for the tables and run.json; an earlier result is replaced."),
 ]
 Seed = Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Of every random draw.")]
+ArrivalRate = Annotated[
+    float | None,
+    typer.Option(
+        help="Sessions an hour that the trace stands for: with it the study is under load."
+    ),
+]
+Replicas = Annotated[
+    str | None,
+    typer.Option(help="Under load, of each deployment; auto: as many as fair_carbon needs."),
+]
+PeakUtilisation = Annotated[
+    float | None,
+    typer.Option(help="What --replicas auto sizes for, below 1.", show_default=False),
+]
 Sources = dict[str, Any]
 """What is read in place of a study's own, as `load_study` takes it."""
 
@@ -56,9 +70,26 @@ def _sources(
     strict: Strict = False,
     carbon: Carbon = None,
     seed: Seed = None,
+    arrival_rate: ArrivalRate = None,
+    replicas: Replicas = None,
+    peak_utilisation: PeakUtilisation = None,
 ) -> Sources:
     reading = {"format": format, "tokenizer": tokenizer, "strict": strict}
-    return {"traces": trace or (), "carbon": carbon or None, "seed": seed, **reading}
+    load = {
+        "arrival_rate": arrival_rate,
+        "replicas": replicas if replicas is None else _number_or_rule(replicas),
+        "peak_utilisation": peak_utilisation,
+    }
+    given = {key: value for key, value in load.items() if value is not None}
+    places = {"traces": trace or (), "carbon": carbon or None}
+    return {**places, "seed": seed, "load": given, **reading}
+
+
+def _number_or_rule(replicas: str) -> float | str:
+    try:
+        return float(replicas)
+    except ValueError:
+        return replicas
 
 
 def with_sources(command: Callable[..., None]) -> Callable[..., None]:

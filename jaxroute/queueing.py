@@ -5,8 +5,8 @@ together, each step giving one token to each. Turns arrive at random, at a rate 
 within a quarter of an hour.
 
 With n sequences decoded together in a step of `s(n)` seconds, tokens come at `n / s(n)`, so that n
-is a birth-death process with death rates `phi(n) = (1 - rho_p) r / (s(r) v)`, `r = min(n, slots)`, v
-the mean output and rho_p the share of time spent on prefills. Below the limit that is processor
+is a birth-death process with death rates `phi(n) = (1 - rho_p) r / (s(r) v)`, `r = min(n, slots)`,
+v the mean output and rho_p the share of time spent on prefills. Below the limit that is processor
 sharing, whose distribution depends on outputs by their mean alone (Kelly, 1979, Reversibility and
 Stochastic Networks, ch. 3); above it the tail is geometric.
 

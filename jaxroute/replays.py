@@ -47,7 +47,7 @@ def replay(
     crowds, loading, began = {}, None, time.perf_counter()
     if study.config.load is not None:
         report("settle", 0)
-        loading = loading_of(study, dataset, params, np.array(share))
+        loading = loading_of(study, dataset, params, share)
         crowds["congestion"] = congestion(loading, study)
     settle_s = time.perf_counter() - began
     deployments = len(study.deployments)
@@ -160,9 +160,7 @@ def _joined(outcomes: Sequence[stats.Outcome]) -> stats.Outcome:
     return dataclasses.replace(
         outcomes[0],
         **{field: beside(field) for field in by_setting},
-        loading=None
-        if outcomes[0].loading is None
-        else joined([each.loading for each in outcomes]),
+        loading=joined([each.loading for each in outcomes if each.loading is not None]),
         compile_s=sum(each.compile_s for each in outcomes),
         replay_s=sum(each.replay_s for each in outcomes),
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from jaxroute import bootstrap, latency, served
 from jaxroute.config import BOUND_ROW, PLAN_ROW
 from jaxroute.dataset import Dataset
-from jaxroute.loading import Loading, by_bin, columns
+from jaxroute.loading import Loading, by_bin, columns, swings
 from jaxroute.simulate import FIELDS
 from jaxroute.study import Study
 
@@ -87,7 +87,7 @@ def captured_pct(saving_pct: Floats, attainable_pct: Floats) -> Floats:
 
 
 def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.DataFrame]:
-    """The tables of a dataset, by name: summary, by_length, shares, served, sessions, load."""
+    """The tables of a dataset, by name: summary, by_length, shares, served, sessions, load, swings."""
     bounded = outcome.bound_carbon_g is not None
     replayed = [*study.policies, *([PLAN_ROW] if bounded else [])]
     listed = [*replayed, *([BOUND_ROW] if bounded else [])]
@@ -120,7 +120,7 @@ def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.Dat
         "shares": labelled(replayed, _flat(served.by_deployment(*counts, study.deployments))),
         "served": labelled(replayed, _flat(served.by_hour(*counts, study.deployments))),
         "sessions": labelled(listed, _sessions(totals, carbon, dataset.session_ids)),
-        "load": _load(study, dataset, outcome),
+        **_load(study, dataset, outcome),
     }
 
 
@@ -177,15 +177,15 @@ def _with_bound(outcome: Outcome) -> tuple[Mapping[str, NDArray[np.floating]], F
     return extended, np.concatenate([carbon, bound], axis=1)
 
 
-def _load(study: Study, dataset: Dataset, outcome: Outcome) -> pd.DataFrame:
-    """One row a policy, deployment and quarter of an hour that serves turns; none without load."""
-    if outcome.loading is None:
-        return pd.DataFrame()
-    parts = []
-    for n, policy in enumerate(study.policies):
-        rows = by_bin(outcome.loading, study.deployments, 0, n)
-        parts.append(pd.DataFrame({"dataset": dataset.label, "policy": policy} | rows))
-    return pd.concat(parts, ignore_index=True)
+def _load(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.DataFrame]:
+    """`load`, a row a policy, deployment and quarter of an hour that serves turns, and `swings`."""
+    loading, found = outcome.loading, {"load": [pd.DataFrame()], "swings": [pd.DataFrame()]}
+    for n, policy in enumerate(study.policies if loading is not None else ()):
+        at = loading, study.deployments, 0, n
+        for name, rows in (("load", pd.DataFrame(by_bin(*at))), ("swings", swings(*at))):
+            keys = pd.DataFrame({"dataset": dataset.label, "policy": policy}, index=rows.index)
+            found[name].append(pd.concat([keys, rows], axis=1))
+    return {name: pd.concat(parts, ignore_index=True) for name, parts in found.items()}
 
 
 def _flat(columns: Mapping[str, NDArray]) -> pd.DataFrame:

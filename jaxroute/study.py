@@ -77,7 +77,7 @@ class Study:
 
     @property
     def bounded(self) -> bool:
-        """Whether bounds can be told: they leave out load, and the caches that a TTFT limit needs."""
+        """Whether bounds can be told: they leave out load, and what a TTFT limit depends on."""
         return not self.ttft_limited and self.config.load is None
 
     @property

@@ -123,8 +123,8 @@ class Congestion:
     """What load makes of the deployments, `[B, D]` each: `jaxroute.load_model` tells it.
 
     The first four stand in place of the fleet's fields for the bill and the clock, the waits of the
-    world's, and caches live no longer than here, whatever its retention. Routers go on pricing by the fleet's own: they know a profile,
-    at its batch, and not how full a replica is.
+    world's, and caches live no longer than here, whatever its retention. Routers go on pricing by
+    the fleet's own: they know a profile, at its batch, and not how full a replica is.
 
     Attributes:
       dec_j: J for a generated token of one request at context 0, at the batches that there are.

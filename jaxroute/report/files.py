@@ -18,6 +18,7 @@ from jaxroute.comparison import Comparison
 from jaxroute.grid import Grid
 from jaxroute.load.files import BUILTIN
 from jaxroute.report.ablation import ablation_notes
+from jaxroute.report.load import load_notes
 from jaxroute.report.matched import matched_notes
 from jaxroute.report.parts import write_whole
 from jaxroute.report.sweep import sweep_notes
@@ -30,7 +31,10 @@ TABLES = ("summary", "by_length", "shares")
 
 COMPARED = (*TABLES, "served")
 
-FILES = (*(f"{name}.csv" for name in (*COMPARED, "matched")), "sessions.parquet", RECORD)
+LOADED = ("load", "swings")
+"""Of a comparison under load; the second where a policy did not settle."""
+
+FILES = (*(f"{name}.csv" for name in (*COMPARED, *LOADED, "matched")), "sessions.parquet", RECORD)
 """What a comparison may consist of; `matched.csv` only where something was to be matched."""
 
 GRID_FILES = (*(f"{name}.csv" for name in TABLES), RECORD)
@@ -54,7 +58,8 @@ def write(
 ) -> None:
     """Writes `FILES` into a directory; `matched` are the rows of `jaxroute.matching`, if any."""
     tables = {name: getattr(comparison, name) for name in COMPARED}
-    lines = list(notes(study, comparison))
+    tables |= {name: rows for name in LOADED if len(rows := getattr(comparison, name))}
+    lines = [*notes(study, comparison), *load_notes(study, comparison)]
     if matched is not None:
         tables["matched"] = matched
         lines += matched_notes(study, matched)

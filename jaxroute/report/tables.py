@@ -248,6 +248,9 @@ def notes_of(
 
 def _bounds(study: Study) -> Iterator[str]:
     """What the plan and the bound are worth, or why there are none."""
+    if study.config.load is not None:
+        yield f"no {PLAN_ROW} and no {BOUND_ROW}: under load a turn's cost is not its session's alone"
+        return
     if not study.bounded:
         yield (
             f"no {PLAN_ROW} and no {BOUND_ROW}: the TTFT limit of {', '.join(study.ttft_limited)} "

@@ -1,0 +1,101 @@
+"""Load on a terminal: how full the fleet is, how long turns wait, and which policies swing."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from jaxroute.comparison import Comparison
+from jaxroute.loading import load_of
+from jaxroute.report.tables import grid, points, put, titled
+from jaxroute.study import Study
+
+COLUMNS = {
+    "fullest": lambda row: f"{row['peak_utilisation']:.2f}{'!' if _is_over(row) else ' '}",
+    "over %": lambda row: points(row["overflow_pct"]),
+    "wait s": lambda row: f"{row['mean_wait_s']:.3g}",
+    "hit %": lambda row: points(row["hit_ratio_pct"]),
+    "batch": lambda row: f"{row['mean_batch']:.1f}",
+    "idle carbon g": lambda row: f"{row['carbon_idle_g']:,.0f}",
+    "rounds": lambda row: f"{row['rounds']:.0f}{' ' if row['settled'] else '~'}",
+}
+
+FEW_TURNS = 100
+"""Behind a time bin; its load says little with fewer."""
+
+SHOWN = 2
+"""Deployments told of each policy that swings, those between which most turns move."""
+
+
+def _is_over(row: Any) -> bool:
+    return row["peak_utilisation"] >= 1
+
+
+def show_load(study: Study, comparison: Comparison, out: Console) -> None:
+    """Prints a table of each dataset's load, if the study is under load."""
+    if study.config.load is None:
+        return
+    for title, rows in titled(study, comparison.summary):
+        told = rows.to_dict("records")
+        put(out, functools.partial(_table, told), f"{title}, load", [list(COLUMNS)])
+
+
+def _table(rows: list[dict[Any, Any]], title: str, columns: list[str]) -> Table:
+    table = grid(title, "policy", columns)
+    for row in rows:
+        table.add_row(escape(row["policy"]), *(COLUMNS[name](row) for name in columns))
+    return table
+
+
+def load_notes(study: Study, comparison: Comparison) -> Iterator[str]:
+    """What stands for how much, and which policies do not settle."""
+    if study.config.load is None:
+        return
+    yield (
+        "fullest: utilisation of the fullest deployment in its fullest quarter of an hour (!: more "
+        "comes than it can serve; over %: turns beyond that, served and billed nevertheless); idle "
+        "carbon: of the idle power of its replicas, beside the carbon of turns and not in it"
+    )
+    for dataset in study.datasets:
+        load = comparison.load[comparison.load["dataset"] == dataset.label]
+        yield f"{dataset.label}: {_bins(study, load)}"
+        swings = comparison.swings[comparison.swings["dataset"] == dataset.label]
+        for policy, rows in swings.groupby("policy", sort=False):
+            yield f"{dataset.label}: {policy} {swing(rows, load_of(study).rounds)}"
+
+
+def _bins(study: Study, load: pd.DataFrame) -> str:
+    """How many replicas there are, and how many turns of the sample stand behind a time bin."""
+    baseline = load[load["policy"] == study.config.baseline]
+    turns = baseline.groupby("time_utc")["turns"].sum()
+    if turns.empty:
+        return "no turns, no load"
+    little = " (few: its load is rough)" if turns.min() < FEW_TURNS else ""
+    fleet = load.drop_duplicates(["model", "gpu", "region"])
+    most = fleet.sort_values("replicas", kind="stable").iloc[-1]
+    name = "|".join(most[["model", "gpu", "region"]])
+    return (
+        f"{turns.min():,} to {turns.max():,} turns of the sample stand behind each of "
+        f"{len(turns)} quarter hours{little}; most replicas: {most['replicas']:,g} of {name}"
+    )
+
+
+def swing(rows: pd.DataFrame, rounds: int) -> str:
+    """In words, the two states between which a policy swings."""
+    moved = (rows["share_pct"] - rows["share_before_pct"]).abs()
+    most = rows.loc[moved.sort_values(ascending=False, kind="stable").index[:SHOWN]]
+    states = ", ".join(
+        f"{row['model']}|{row['gpu']}|{row['region']} {points(row['share_before_pct'])} and "
+        f"{points(row['share_pct'])} %"
+        for row in most.to_dict("records")
+    )
+    change = 100 * rows["change"].iloc[0]
+    return (
+        f"did not settle (~) in {rounds} rounds: a replay under its load differs from that by "
+        f"{change:.1f} %, and one replay from the next by {100 * rows['swing'].iloc[0]:.1f} %; "
+        f"turns in the two: {states}"
+    )
