@@ -13,6 +13,7 @@ from jaxroute import comparison, gate, policies, simulate
 from jaxroute.catalogue import AXES, reconstructions
 from jaxroute.dataset import Dataset
 from jaxroute.load.messages import input_error, known_names, nearest_few, shown
+from jaxroute.loading import refuse
 from jaxroute.numerics import stack
 from jaxroute.policies import Observation, RouterParams
 from jaxroute.replays import by_rule
@@ -167,6 +168,7 @@ def explain(
     >>> told.turns.groupby("policy")["verdict"].last().to_dict()
     {'carbon_router': 'stays: gate', 'fair_carbon': 'moves: no gate'}
     """
+    refuse(study, "explain")
     data = _named("dataset", dataset, {each.label: each for each in study.datasets})
     label = next(iter(study.retentions)) if retention is None else retention
     world = study.world.replace(retention=_named("retention", label, study.retentions))

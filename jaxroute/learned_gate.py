@@ -19,6 +19,7 @@ from jaxroute.dataset import Dataset
 from jaxroute.gate import FEATURES
 from jaxroute.load.messages import input_error
 from jaxroute.load.toml import validate
+from jaxroute.loading import refuse
 from jaxroute.logistic import Logistic
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
@@ -106,6 +107,7 @@ def fit_gate(study: Study, report: Report = lambda step, share: None) -> Learned
     Raises:
       InputError: if a part has no sessions, or if all moves at stake lead back, or none.
     """
+    refuse(study, "fit-gate")
     learn, judge = split(study)
     report("wishes", 0)
     seen = wishes.at_stake(_wishes(learn))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from jaxroute import comparison, stats
 from jaxroute.comparison import Report
 from jaxroute.dataset import Dataset
+from jaxroute.loading import refuse
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
 from jaxroute.replays import Within, replay_each
@@ -87,6 +88,7 @@ def run(
     report: Report = lambda step, share: None,
 ) -> pd.DataFrame:
     """As `match`, once a comparison told what its policies are masked to (`Comparison.fixed`)."""
+    refuse(study, "--match")
     tables = []
     for dataset, within in comparison.each_dataset(study, report):
         policies = comparison.masked(study, fixed[dataset.label])

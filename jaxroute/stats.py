@@ -87,7 +87,7 @@ def captured_pct(saving_pct: Floats, attainable_pct: Floats) -> Floats:
 
 
 def tables(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.DataFrame]:
-    """The tables of a dataset, by name: summary, by_length, shares, served, sessions, load, swings."""
+    """The tables of a dataset, by the names of `jaxroute.comparison.TABLES`."""
     bounded = outcome.bound_carbon_g is not None
     replayed = [*study.policies, *([PLAN_ROW] if bounded else [])]
     listed = [*replayed, *([BOUND_ROW] if bounded else [])]
@@ -179,9 +179,11 @@ def _with_bound(outcome: Outcome) -> tuple[Mapping[str, NDArray[np.floating]], F
 
 def _load(study: Study, dataset: Dataset, outcome: Outcome) -> dict[str, pd.DataFrame]:
     """`load`, a row a policy, deployment and quarter of an hour that serves turns, and `swings`."""
-    loading, found = outcome.loading, {"load": [pd.DataFrame()], "swings": [pd.DataFrame()]}
-    for n, policy in enumerate(study.policies if loading is not None else ()):
-        at = loading, study.deployments, 0, n
+    found = {"load": [pd.DataFrame()], "swings": [pd.DataFrame()]}
+    for n, policy in enumerate(study.policies):
+        if outcome.loading is None:
+            break
+        at = outcome.loading, study.deployments, 0, n
         for name, rows in (("load", pd.DataFrame(by_bin(*at))), ("swings", swings(*at))):
             keys = pd.DataFrame({"dataset": dataset.label, "policy": policy}, index=rows.index)
             found[name].append(pd.concat([keys, rows], axis=1))

@@ -19,6 +19,7 @@ from jaxroute.config import PolicyConfig, StudyConfig
 from jaxroute.load.messages import input_error
 from jaxroute.load.toml import validate
 from jaxroute.load.tuning import TuneConfig
+from jaxroute.loading import refuse
 from jaxroute.policies import RouterParams
 from jaxroute.split import split
 from jaxroute.study import Study
@@ -108,6 +109,7 @@ def with_options(study: Study, options: Mapping[str, Any]) -> Study:
 
 def run(study: Study, report: Report = lambda step, share: None) -> Tuning:
     """As `tune`, of a study's own `[tune]`."""
+    refuse(study, "tune")
     config = study.config.tune or TuneConfig()
     base = study.with_policies([config.policy])
     if config.policy in base.fixed:

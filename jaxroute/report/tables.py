@@ -249,7 +249,7 @@ def notes_of(
 def _bounds(study: Study) -> Iterator[str]:
     """What the plan and the bound are worth, or why there are none."""
     if study.config.load is not None:
-        yield f"no {PLAN_ROW} and no {BOUND_ROW}: under load a turn's cost is not its session's alone"
+        yield f"no {PLAN_ROW}, no {BOUND_ROW}: under load a turn's cost depends on other sessions"
         return
     if not study.bounded:
         yield (
