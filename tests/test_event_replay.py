@@ -106,7 +106,7 @@ def crowd(seed=0, *, room=3000.0, replicas=2, count=60, watch=None):
         session["arrival_s"] = session["arrival_s"] / 50
     people = traffic(sessions, rng.uniform(0, 600, count))
     of = capacity(world, replicas=replicas, room=room)
-    return simulate(world, of, worlds.params(**GATED), people, watch=watch), people, of
+    return simulate(world, of, worlds.params(**GATED), people, watch=watch), people, of, world
 
 
 @pytest.mark.parametrize("changes", POLICIES)
@@ -141,13 +141,16 @@ def test_a_lone_session_is_billed_as_by_the_oracle(changes):
 
 @pytest.mark.parametrize("changes", POLICIES)
 def test_in_a_boundless_fleet_a_crowd_decides_as_the_oracle(changes):
-    """Turns that overlap too: nothing of the queue reaches a decision, nor is anything evicted."""
+    """Turns that overlap or wait too: no wait reaches a decision, and nothing is evicted."""
     rng = np.random.default_rng(2)
-    world = worlds.world(rng)
+    world = worlds.world(rng) | {"batch": np.ones(12)}
     sessions = [worlds.session(rng, world, int(rng.integers(1, 15))) for _ in range(40)]
-    params, people = worlds.params(**changes), traffic(sessions, rng.uniform(0, 300, 40))
-    fleet = capacity(world, replicas=3)
+    for session in sessions:
+        session["arrival_s"] = session["arrival_s"] / 50
+    params, people = worlds.params(**changes), traffic(sessions, rng.uniform(0, 60, 40))
+    fleet = capacity(world)
     got = simulate(world, fleet, params, people, wait_knowledge=0.0)
+    assert got.wait_s.max() > 20
     moves = 0
     for n, session in enumerate(sessions):
         oracle, at = reference.replay(world, session, params), lone(got, n)
@@ -187,10 +190,18 @@ def test_a_crowd_keeps_the_books_and_the_rules(seed):
                 seen["full"] += 1
             seen["queued"] += len(replica.waiting)
 
-    got, people, of = crowd(seed, watch=watch)
+    got, people, of, world = crowd(seed, watch=watch)
     assert min(seen.values()) > 0
     assert len(got.evicted_age_s) > 0
     assert (got.evicted_age_s >= 0).all()
+
+    for turn in np.flatnonzero(got.generated_tokens)[::20]:
+        f = reference.Fleet(*(world[name][got.decision[turn]] for name in reference.Fleet._fields))
+        row = {name: values[people.row[turn]] for name, values in people.columns.items()}
+        prompt = row["prefix_tokens"] + max(1, row["new_tokens"])
+        decode_s = reference.decode(f, prompt, row["output_tokens"])[1] / 4
+        full_s = reference.prefill(f, got.cached_tokens[turn], prompt)[1] + decode_s
+        assert got.full_batch_s[turn] == pytest.approx(full_s, rel=1e-12)
 
     served = got.decision != NONE
     assert len(got.arrival_s) == len(people.row)
@@ -328,20 +339,50 @@ def test_gate_and_waits_hear_what_the_replica_went_through():
     assert told[-1][1:] == (pytest.approx(50.0), math.inf)
 
 
-@pytest.mark.parametrize(("knowledge", "moves"), [(1.0, True), (0.0, False)])
-def test_a_router_that_knows_of_waits_avoids_them(knowledge, moves):
+@pytest.mark.parametrize(
+    ("new", "output", "gap_s", "room", "served"),
+    [
+        ([10, 10], [9, 9], 60.0, 1000.0, 0),  # it would rebuild a block on its return
+        ([10, 10], [9, 9], 60.0, 130.0, 1),  # which would be gone before
+        ([40, 1], [9, 1], 30.0, 1000.0, 1),  # no more blocks than it has there already
+        ([40, 1], [9, 1], 30.0, 150.0, 0),  # but these will be gone, and those it makes not yet
+    ],
+)
+def test_the_gate_is_told_how_long_caches_live(new, output, gap_s, room, served):
+    """A strong gate holds a session at what was cleaner an hour ago while that spares a rebuild.
+
+    With little room the second of two others costs the first its blocks, 49 s after it ended.
+    """
+    world = worlds.world(np.random.default_rng(0), models=1, gpus=1, regions=2)
+    world |= {name: np.full(2, world[name][0]) for name in ("pre_j", "dec_j", "pre_s", "dec_s")}
+    world |= {"intensity_g_per_kwh": np.array([[100.0, 9e3], [9e3, 100.0]])}
+    first, second = (session_of([60], [1]) for _ in range(2))
+    session = session_of(new, output, gap_s=99.0)
+    session["hour"] = np.array([0, 1])
+    for each in (first, second, session):
+        each["noise"] = np.zeros((len(each["hour"]), 2))
+    people = traffic([first, second, session], [0.0, 50.0, 1.0])
+    params = worlds.params(gate_strength=1e9, expected_gap_s=gap_s)
+    got = simulate(world, capacity(world, room=room), params, people)
+    assert len(got.evicted_age_s) == (room < 1000)
+    assert got.decision[lone(got, 2)].tolist() == [0, served]
+
+
+@pytest.mark.parametrize(
+    ("knowledge", "later_s", "to"), [(1.0, 950.0, 1), (0.0, 950.0, 0), (1.0, 1900.0, 0)]
+)
+def test_a_router_that_knows_of_waits_avoids_them(knowledge, later_s, to):
     """Two alike but for the round trip: 60 prefills of 10 s at the nearer, and one later."""
     world = worlds.world(np.random.default_rng(0), models=1, gpus=1, regions=2)
     world |= {"pre_s": np.full(2, 0.01), "pre_s_ctx": np.zeros(2), "rtt_s": np.array([[0.1, 0.2]])}
-    sessions = [session_of([1000], [1]) for _ in range(62)]
+    sessions = [session_of([1000], [1]) for _ in range(61)]
     for session in sessions:
         session["noise"] = np.zeros((1, 2))
-    people = traffic(sessions, [*np.arange(60.0), 950.0, 1900.0])
+    people = traffic(sessions, [*np.arange(60.0), later_s])
     params = worlds.params(carbon_weight=0.0, latency_price_g_per_s=1.0)
     got = simulate(world, capacity(world), params, people, wait_knowledge=knowledge)
     assert (got.decision[:60] == 0).all()
-    assert got.decision[60] == moves
-    assert got.decision[61] == 0
+    assert got.decision[60] == to
 
 
 def made_up_dataset(lengths, gap_s):
