@@ -31,7 +31,7 @@ from benchmarks.baselines.python_loop import world_of
 from benchmarks.event_capacity import Capacity, capacity_of, replicas_of
 from benchmarks.event_population import Population, population
 from benchmarks.event_replica import Entry, Observers, Replica, Sums, Turn
-from benchmarks.event_router import Router, Session
+from benchmarks.event_router import Router, Session, Waits
 from jaxroute.load.files import package_file
 from jaxroute.reference import BINS_PER_DAY, NONE, decode, emissions, prefill
 from jaxroute.study import load_study
@@ -40,7 +40,16 @@ from jaxroute.timeline import HOUR_S, QUARTER_S
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-__all__ = ["Capacity", "Outcome", "Population", "capacity_of", "population", "simulate", "summary"]
+__all__ = [
+    "Capacity",
+    "Outcome",
+    "Population",
+    "capacity_of",
+    "population",
+    "simulate",
+    "summary",
+    "utilisation",
+]
 
 
 class Outcome(NamedTuple):
@@ -92,28 +101,6 @@ _OF_TURNS = (
     *("generated_tokens", "batch", "carbon_g"),
 )
 """Attributes of an `Outcome` that are known as a turn goes its way."""
-
-
-class Waits:
-    """Mean wait of each deployment in the quarter hour before the present one."""
-
-    def __init__(self, deployments: int, knowledge: float) -> None:
-        self.quarter, self.knowledge = -np.inf, knowledge
-        self.sums, self.told_s = np.zeros((2, deployments)), np.zeros(deployments)
-
-    def note(self, deployment: int, wait_s: float, now_s: float) -> None:
-        """That a turn's wait is over."""
-        self.told(now_s)
-        self.sums[:, deployment] += wait_s, 1
-
-    def told(self, now_s: float) -> Floats:
-        """What a policy knows of the waits, `[D]`, s."""
-        quarter = now_s // QUARTER_S
-        if quarter != self.quarter:
-            mean = self.knowledge * self.sums[0] / np.maximum(self.sums[1], 1)
-            self.told_s = mean if quarter == self.quarter + 1 else np.zeros_like(mean)
-            self.quarter, self.sums = quarter, np.zeros_like(self.sums)
-        return self.told_s
 
 
 def simulate(
@@ -238,6 +225,20 @@ def simulate(
     )
 
 
+def utilisation(outcome: Outcome, capacity: Capacity) -> Floats:
+    """`full_batch_s` of what arrives over replica-seconds, by quarter hour of the day, `[96, D]`.
+
+    Args:
+      outcome: of at most a day.
+      capacity: of the fleet.
+    """
+    served = outcome.decision != NONE
+    quarter = (outcome.arrival_s[served] // QUARTER_S).astype(int) % BINS_PER_DAY
+    load_s = np.zeros_like(outcome.busy_s)
+    np.add.at(load_s, (quarter, outcome.decision[served]), outcome.full_batch_s[served])
+    return load_s / (QUARTER_S * capacity.replicas)
+
+
 def summary(outcome: Outcome, capacity: Capacity) -> dict[str, float]:
     """Means over the served turns, and of the fleet."""
     served = outcome.decision != NONE
@@ -246,7 +247,7 @@ def summary(outcome: Outcome, capacity: Capacity) -> dict[str, float]:
     turns, ages_s = int(served.sum()), outcome.evicted_age_s
     early_s, median_s = np.quantile(ages_s, (0.1, 0.5)) if len(ages_s) else (np.inf, np.inf)
     there_s = np.sum(outcome.busy_s + outcome.idle_s, axis=0)
-    loads = np.bincount(of["decision"], of["full_batch_s"], minlength=len(there_s))
+    loads = utilisation(outcome, capacity)
     return {
         "turns": turns,
         "unserved": len(served) - turns,
@@ -257,7 +258,8 @@ def summary(outcome: Outcome, capacity: Capacity) -> dict[str, float]:
         "hit": of["cached_tokens"].sum() / of["prefix_tokens"].sum(),
         "batch": np.average(of["batch"], weights=of["generated_tokens"]),
         "top share": np.bincount(of["decision"]).max() / turns,
-        "top load": (loads / there_s).max(),
+        "top load": loads.mean(axis=0, where=loads.any(axis=1, keepdims=True)).max(),
+        "peak load": loads.max(),
         "top busy": (outcome.busy_s.sum(axis=0) / there_s).max(),
         "evictions": len(ages_s),
         "age p10 s": early_s,

@@ -60,10 +60,7 @@ class Entry:
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A turn on its way through a replica; the last row is known as it goes.
-
-    `joined` is the replica's `Sums` when its decoding began.
-    """
+    """A turn on its way; `joined` is the replica's `Sums` when its decoding began."""
 
     number: int
     entry: Entry

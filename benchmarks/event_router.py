@@ -26,6 +26,7 @@ from jaxroute.reference import (
     prefill,
     select,
 )
+from jaxroute.timeline import QUARTER_S
 
 Floats = NDArray[np.float64]
 
@@ -57,6 +58,28 @@ class Cold(NamedTuple):
     prefill_s: Floats
     fits: NDArray[np.bool_]
     assumed_tokens: float
+
+
+class Waits:
+    """Mean wait of each deployment in the quarter hour before the present one."""
+
+    def __init__(self, deployments: int, knowledge: float) -> None:
+        self.quarter, self.knowledge = -np.inf, knowledge
+        self.sums, self.told_s = np.zeros((2, deployments)), np.zeros(deployments)
+
+    def note(self, deployment: int, wait_s: float, now_s: float) -> None:
+        """That a turn's wait is over."""
+        self.told(now_s)
+        self.sums[:, deployment] += wait_s, 1
+
+    def told(self, now_s: float) -> Floats:
+        """What a policy knows of the waits, `[D]`, s."""
+        quarter = now_s // QUARTER_S
+        if quarter != self.quarter:
+            mean = self.knowledge * self.sums[0] / np.maximum(self.sums[1], 1)
+            self.told_s = mean if quarter == self.quarter + 1 else np.zeros_like(mean)
+            self.quarter, self.sums = quarter, np.zeros_like(self.sums)
+        return self.told_s
 
 
 class Router:
