@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import event_replay
 from benchmarks.baselines.python_loop import world_of
+from jaxroute.load.files import package_file
 from jaxroute.loading import capacity_at, columns, settle
 from jaxroute.numerics import stack
 from jaxroute.replays import replay
@@ -98,7 +99,8 @@ def main() -> None:
     replicas = np.full(len(study.deployments), float(options.replicas))
     arrival = rates(study, replicas, loads)
     fields = mean_field(study, names, [each / load["arrival_rate"] for each in arrival])
-    capacity = event_replay.capacity_of(study, options.replicas)
+    by_batch = package_file("profiles_by_batch.csv")
+    capacity = event_replay.capacity_of(study, options.replicas, by_batch)
     rows = []
     for level, rate, field in zip(loads, arrival, fields, strict=True):
         traffic = event_replay.population(
@@ -126,7 +128,9 @@ def main() -> None:
                 }
             )
             print(pd.DataFrame(rows[-1:]).to_string(index=False, header=len(rows) == 1), flush=True)
-    print(pd.DataFrame(rows).to_markdown(index=False, floatfmt=".3g"))
+    lines = [[f"{x:.3g}" if isinstance(x, float) else str(x) for x in row.values()] for row in rows]
+    for line in (list(rows[0]), ["---"] * len(rows[0]), *lines):
+        print(f"| {' | '.join(line)} |")
 
 
 if __name__ == "__main__":
