@@ -3,7 +3,8 @@
     python benchmarks/load_errors.py [--replicas N] [--load 0.3 --load 0.6 ...] [--policy NAME ...]
 
 Traffic is such that `fair_carbon` fills the fullest deployment, in its fullest quarter of an hour,
-to each load. Both then replay the bundled trace at it, the judge (`event_replay.py`) a day of
+about to each load: a whole number of copies of the sessions, as in a part of them the few that
+carry most of the carbon would be missing or not. Both then replay the bundled trace at it, the judge (`event_replay.py`) a day of
 copies of its sessions, each shifted by up to half an hour.
 """
 
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import event_replay
 from benchmarks.baselines.python_loop import world_of
 from jaxroute.load.files import package_file
-from jaxroute.loading import capacity_at, columns, settle
+from jaxroute.loading import capacity_at, columns, copies_of, settle
 from jaxroute.numerics import stack
 from jaxroute.replays import replay
 from jaxroute.stats import bills
@@ -41,8 +42,9 @@ def rates(study: Study, replicas: NDArray[np.float64], loads: tuple[float, ...])
     alone = stack([study.preset("fair_carbon")])
     found = settle(study, study.datasets[0], alone, capacity, share=SHARES)
     peaks = columns(found)["peak_utilisation"][:, 0]
-    base = study.config.load.arrival_rate
-    return [float(base * np.interp(load, peaks, SHARES)) for load in loads]
+    base = copies_of(study, study.datasets[0])[0]
+    copies = [max(round(base * np.interp(load, peaks, SHARES)), 1) for load in loads]
+    return [float(study.config.load.arrival_rate * each / base) for each in copies]
 
 
 def mean_field(study: Study, names: tuple[str, ...], shares: list[float]) -> list[dict]:
@@ -88,7 +90,7 @@ def judged(study: Study, capacity: event_replay.Capacity, name: str, traffic) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--replicas", type=int, default=1, help="of each deployment")
+    parser.add_argument("--replicas", type=int, default=2, help="of each deployment")
     parser.add_argument("--load", type=float, action="append", help="of the fullest, below 1")
     parser.add_argument("--policy", action="append", help="a preset; may be repeated")
     parser.add_argument("--warm-up", type=float, default=2.0, help="hours of the judge's before")
@@ -102,7 +104,7 @@ def main() -> None:
     by_batch = package_file("profiles_by_batch.csv")
     capacity = event_replay.capacity_of(study, options.replicas, by_batch)
     rows = []
-    for level, rate, field in zip(loads, arrival, fields, strict=True):
+    for rate, field in zip(arrival, fields, strict=True):
         traffic = event_replay.population(
             study.datasets[0], rate, study.config.seed, 0.0, DAY_S, options.warm_up * HOUR_S
         )
@@ -111,10 +113,10 @@ def main() -> None:
             own = {key: value[n] for key, value in field.items()}
             rows.append(
                 {
-                    "load %": 100 * level,
+                    "load %": 100 * own["peak"],
                     "sessions/h": rate,
                     "policy": name,
-                    "fullest": exact["peak"],
+                    "exact %": 100 * exact["peak"],
                     "carbon mg/turn": exact["carbon_mg"],
                     "error %": 100 * (own["carbon_mg"] / exact["carbon_mg"] - 1),
                     "wait ms": 1e3 * exact["wait_s"],

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxroute import sharing, simulate
 from jaxroute.capacity import Capacity
 from jaxroute.lifetime import BIN_S, lifetime_s
-from jaxroute.loads import Loads, busy_s, nothing, served
+from jaxroute.loads import CELLS, Loads, busy_s, nothing, served
 from jaxroute.loads import loads as loads_of
 from jaxroute.policies import RouterParams
 from jaxroute.queueing import TINY, Arrivals, Replica, steady
@@ -73,27 +73,34 @@ def conditions(loads: Loads, world: World, capacity: Capacity, copies: Array) ->
       capacity: what there is of it.
       copies: `[]`, sessions of a day that each of the sample stands for.
     """
-    fleet, seconds = world.fleet, BIN_S
-    turns = jnp.maximum(loads.turns, TINY)
-    generated = jnp.maximum(loads.generated, TINY)
+    there = jax.vmap(functools.partial(_at_bin, world, capacity, copies))
+    replica, free_tokens = there({name: getattr(loads, name) for name in CELLS})
+    left_per_s = copies * loads.left / BIN_S
+    again = loads.again / jnp.maximum(loads.left.sum(0), TINY)[None]
+    return Conditions(replica, lifetime_s(left_per_s, again, free_tokens))
+
+
+def _at_bin(
+    world: World, capacity: Capacity, copies: Array, cells: dict[str, jax.Array]
+) -> tuple[Replica, jax.Array]:
+    """The replicas of a time bin, and the tokens of caches that they have room for, `[D]`."""
+    turns = jnp.maximum(cells["turns"], TINY)
+    generated = jnp.maximum(cells["generated"], TINY)
     arrivals = Arrivals(
-        per_s=copies * loads.turns / seconds / capacity.replicas,
-        prefill_s=loads.prefill_s / turns,
-        prefill_s2=loads.prefill_s2 / turns,
-        generated=loads.generated / turns,
-        generated2=loads.generated2 / turns,
-        context=loads.attended / generated,
+        per_s=copies * cells["turns"] / BIN_S / capacity.replicas,
+        prefill_s=cells["prefill_s"] / turns,
+        prefill_s2=cells["prefill_s2"] / turns,
+        generated=cells["generated"] / turns,
+        generated2=cells["generated2"] / turns,
+        context=cells["attended"] / generated,
     )
-    held = (loads.attended + loads.generated2 / 2) / generated  # tokens a running turn reserves
-    room = capacity.kv_capacity_tokens / jnp.maximum(held, 1)
-    slots = jnp.clip(room, 1, capacity.slots)
-    table_ctx = fleet.dec_s_ctx / fleet.batch
-    replica = steady(arrivals, slots, capacity.dec_j, capacity.dec_s, table_ctx)
+    held = (cells["attended"] + cells["generated2"] / 2) / generated  # that a running turn reserves
+    slots = jnp.clip(capacity.kv_capacity_tokens / jnp.maximum(held, 1), 1, capacity.slots)
+    a_token_s = world.fleet.dec_s_ctx / world.fleet.batch
+    replica = steady(arrivals, slots, capacity.dec_j, capacity.dec_s, a_token_s)
     running_tokens = jnp.minimum(replica.running, slots) * held
     free = jnp.maximum(capacity.kv_capacity_tokens - running_tokens, 0)
-    left_per_s = copies * loads.left / seconds
-    again = loads.again / jnp.maximum(loads.left.sum(0), TINY)
-    return Conditions(replica, lifetime_s(left_per_s, again, capacity.replicas * free))
+    return replica, capacity.replicas * free
 
 
 def under(world: World, given: Conditions, *, by_batch: bool = True) -> World:
@@ -124,7 +131,7 @@ def distance(one: Loads, other: Loads, world: World) -> jax.Array:
 
     Those of each time bin and deployment that one has and the other has not, over all it has.
     """
-    a, b = busy_s(one, world.fleet), busy_s(other, world.fleet)
+    a, b = (busy_s(each, world.fleet) for each in (one, other))
     return jnp.abs(a - b).sum() / jnp.maximum(b.sum(), TINY)
 
 

@@ -45,8 +45,12 @@ class Loads:
 
 def busy_s(loads: Loads, fleet: Fleet) -> jax.Array:
     """Replica seconds of each time bin and deployment, at the batch of the profile: its load."""
-    decode_s = fleet.dec_s * loads.generated + fleet.dec_s_ctx * loads.attended
-    return loads.prefill_s + decode_s / fleet.batch
+
+    def at_bin(prefill_s: jax.Array, generated: jax.Array, attended: jax.Array) -> jax.Array:
+        decode_s = fleet.dec_s * generated + fleet.dec_s_ctx * attended
+        return prefill_s + decode_s / fleet.batch
+
+    return jax.vmap(at_bin)(loads.prefill_s, loads.generated, loads.attended)
 
 
 CELLS = tuple(field.name for field in dataclasses.fields(Loads))[:-1]

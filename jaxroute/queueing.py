@@ -32,7 +32,7 @@ TINY = 1e-9
 
 
 class Arrivals(NamedTuple):
-    """What reaches a replica, any one shape each.
+    """What reaches a replica, `[D]` each.
 
     Attributes:
       per_s: turns a second.
@@ -50,7 +50,7 @@ class Arrivals(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """A replica in the steady state, of the shape of its arrivals.
+    """A replica in the steady state, `[D]` each.
 
     Attributes:
       wait_s: mean, from arrival to prefill.
@@ -80,15 +80,15 @@ def steady(
     dec_s: jax.Array,
     dec_s_ctx1: jax.Array,
 ) -> Replica:
-    """The steady state of replicas.
+    """The steady state of replicas of D deployments.
 
     Averages over states are carried upwards, as Erlang's B formula is computed: with
     `z(n) = sum of weights up to n / weight of n`, `z(n) = 1 + z(n - 1) phi(n) / lambda`, and a mean
     over the states so far takes in the next at a weight of `1 / z(n)`. No weight overflows.
 
     Args:
-      arrivals: `[..., D]` leaves.
-      slots: `[..., D]`, sequences decoded together at most, at least 1, perhaps not whole.
+      arrivals: `[D]` leaves.
+      slots: `[D]`, sequences decoded together at most, at least 1, perhaps not whole.
       dec_j, dec_s: `[N, D]`, as `jaxroute.capacity.Capacity` has them.
       dec_s_ctx1: `[D]`, s of a step for a token of context of all its sequences together.
     """
@@ -103,13 +103,12 @@ def steady(
 
     def step(n: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Sequences decoded together where n are there; J and s of their step; with contexts."""
-        shape = 3, *(1,) * (a.per_s.ndim - 1), -1
-        row = steps[jnp.minimum(n, top) - 1].reshape(shape)
-        together, step_j, step_s = jnp.where(n <= most, row, fullest)
+        row = jnp.where((n.astype(most.dtype) <= most)[None], steps[jnp.minimum(n, top) - 1], fullest)
+        together, step_j, step_s = row
         return together, step_j, step_s, step_s + dec_s_ctx1 * a.context * together
 
     def seen(n: jax.Array) -> jax.Array:
-        """What a token sees of a step where n are there, `[5, ..., D]`."""
+        """What a token sees of a step where n are there, `[5, D]`."""
         together, step_j, step_s, whole_s = step(n)
         a_token = step_j / together, step_s, dec_s_ctx1 * together, whole_s / together
         return jnp.stack([together, *a_token])
@@ -123,7 +122,7 @@ def steady(
         z, means, waiting, present = carry
         z = 1 + z * pace(n)
         weight, level = 1 / z, n.astype(z.dtype)
-        means = means + weight * (seen(n + 1) - means)
+        means = means + weight[None] * (seen(n + 1) - means)
         waiting = waiting + weight * (level - jnp.minimum(level, most) - waiting)
         return z, means, waiting, present + weight * (level - present)
 
@@ -135,7 +134,7 @@ def steady(
     share = tail / (1 + tail)  # of the time that more than N are there
     level = top + 1 / (1 - ratio)  # how many then, in the mean
     full = seen(one * top)
-    means = means + share * (full - means)
+    means = means + share[None] * (full - means)
     waiting = waiting + share * (level - most - waiting)
     present = present + share * (level - present)
 
@@ -158,9 +157,9 @@ def steady(
 
 
 def _between(steps: jax.Array, n: jax.Array) -> jax.Array:
-    """Rows of `[N, F, D]` at numbers from 1 to N, `[..., D]`, linear in between: `[F, ..., D]`."""
-    low = jnp.clip(jnp.floor(n).astype(jnp.int32), 1, steps.shape[0])
+    """Rows of `[N, F, D]` at numbers from 1 to N, `[D]`, linear in between: `[F, D]`."""
+    whole = jnp.clip(jnp.floor(n), 1, steps.shape[0])
+    low, deployment = whole.astype(jnp.int32), jnp.arange(n.shape[-1], dtype=jnp.int32)
     high = jnp.minimum(low + 1, steps.shape[0])
-    deployment = jnp.arange(n.shape[-1], dtype=jnp.int32)
-    below, above = (jnp.moveaxis(steps[x - 1, :, deployment], -1, 0) for x in (low, high))
-    return below + (n - low) * (above - below)
+    below, above = (steps[x - 1, :, deployment].T for x in (low, high))
+    return below + (n - whole)[None] * (above - below)
