@@ -226,12 +226,7 @@ def simulate(
 
 
 def utilisation(outcome: Outcome, capacity: Capacity) -> Floats:
-    """`full_batch_s` of what arrives over replica-seconds, by quarter hour of the day, `[96, D]`.
-
-    Args:
-      outcome: of at most a day.
-      capacity: of the fleet.
-    """
+    """`full_batch_s` of arrivals over replica-seconds, `[96, D]`, by quarter hour of the day."""
     served = outcome.decision != NONE
     quarter = (outcome.arrival_s[served] // QUARTER_S).astype(int) % BINS_PER_DAY
     load_s = np.zeros_like(outcome.busy_s)
