@@ -54,7 +54,7 @@ def lifetime_s(left_per_s: jax.Array, again: jax.Array, room_tokens: jax.Array) 
     def older(carry: tuple, age: tuple) -> tuple:
         held, life_s, full = carry
         survive, lag, begin_s, width_s = age
-        a_second = left_per_s[(bins - lag) % TIME_BINS] * survive
+        a_second = left_per_s[(bins - lag) % TIME_BINS] * survive[None]
         added = a_second * width_s
         fills = ~full & (held + added >= room_tokens)
         part = (room_tokens - held) / jnp.where(added > 0, added, 1)

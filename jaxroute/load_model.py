@@ -19,7 +19,7 @@ from jaxroute.lifetime import BIN_S, lifetime_s
 from jaxroute.loads import CELLS, Loads, busy_s, nothing, served
 from jaxroute.loads import loads as loads_of
 from jaxroute.policies import RouterParams
-from jaxroute.queueing import TINY, Arrivals, Replica, steady
+from jaxroute.queueing import MOST_WAIT_S, TINY, Arrivals, Replica, backlog_s, steady
 from jaxroute.sessions import Sessions
 from jaxroute.world import Array, Congestion, World, cast
 
@@ -75,6 +75,8 @@ def conditions(loads: Loads, world: World, capacity: Capacity, copies: Array) ->
     """
     there = jax.vmap(functools.partial(_at_bin, world, capacity, copies))
     replica, free_tokens = there({name: getattr(loads, name) for name in CELLS})
+    wait_s = replica.wait_s + backlog_s(replica.utilisation, BIN_S)
+    replica = replica._replace(wait_s=jnp.minimum(wait_s, MOST_WAIT_S))
     left_per_s = copies * loads.left / BIN_S
     again = loads.again / jnp.maximum(loads.left.sum(0), TINY)[None]
     return Conditions(replica, lifetime_s(left_per_s, again, free_tokens))

@@ -13,7 +13,8 @@ Stochastic Networks, ch. 3); above it the tail is geometric.
 A turn waits for those ahead of it in prefill, as Pollaczek and Khinchine have it for M/G/1,
 `lambda E[p^2] / (2 (1 - rho_p))`, and, where all slots are taken, for one of them: the wait of
 M/M/c times `(1 + cv^2) / 2`, cv that of outputs (Lee and Longton, 1959, Operational Research
-Quarterly 10), as M/G/c is approximated.
+Quarterly 10), as M/G/c is approximated. What overloaded quarter hours leave undone it waits for as
+well (`backlog_s`).
 """
 
 from typing import NamedTuple
@@ -22,10 +23,10 @@ import jax
 import jax.numpy as jnp
 
 MOST_UTILISATION = 0.99
-"""At which waits are told for more than that."""
+"""At which a replica's steady state is told where there is none."""
 
-MOST_WAIT_S = 900.0
-"""A quarter of an hour: a backlog that outlasts the time bin is told as overflow, not as wait."""
+MOST_WAIT_S = 3600.0
+"""The longest wait that is told: who comes then is gone, and counted as overflow."""
 
 TINY = 1e-9
 """Turns a second, or tokens, that stand for none."""
@@ -141,7 +142,7 @@ def steady(
     spread = a.generated2 / (2 * generated**2)  # (1 + cv^2) / 2
     for_slot_s = spread * waiting / per_s
     for_prefill_s = a.per_s * a.prefill_s2 / (2 * (1 - prefills))
-    wait_s = jnp.minimum(for_slot_s + for_prefill_s, MOST_WAIT_S)
+    wait_s = for_slot_s + for_prefill_s
     batch, token_j, token_s, token_s_ctx, share_s = means
     token_s, token_s_ctx = token_s / (1 - prefills), token_s_ctx / (1 - prefills)
     return Replica(
@@ -154,6 +155,22 @@ def steady(
         dec_s_ctx=token_s_ctx,
         sharers=(token_s + token_s_ctx * a.context) / share_s,
     )
+
+
+def backlog_s(utilisation: jax.Array, bin_s: float) -> jax.Array:
+    """What is left undone of time bins before, in s of each replica's time, `[B, D]`.
+
+    Where more comes than can be served the rest is left to the next bins: as of a fluid,
+    `b(t + 1) = max(b(t) + (utilisation - 1) bin_s, 0)` (Newell, 1971, Applications of Queueing
+    Theory), here the mean over each bin. The day before is taken to have been the same.
+    """
+
+    def onward(before_s: jax.Array, busy: jax.Array) -> tuple[jax.Array, jax.Array]:
+        after_s = jnp.clip(before_s + (busy - 1) * bin_s, 0, MOST_WAIT_S)
+        return after_s, (before_s + after_s) / 2
+
+    evening_s, _ = jax.lax.scan(onward, jnp.zeros_like(utilisation[0]), utilisation)
+    return jax.lax.scan(onward, evening_s, utilisation)[1]
 
 
 def _between(steps: jax.Array, n: jax.Array) -> jax.Array:

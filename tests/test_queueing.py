@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxroute.lifetime import AGES, EDGES_S, age_of, lifetime_s
-from jaxroute.queueing import MOST_WAIT_S, Arrivals, steady
+from jaxroute.queueing import MOST_WAIT_S, Arrivals, backlog_s, steady
 from jaxroute.world import TIME_BINS
 
 STEPS_S = 0.02 + 0.0004 * np.arange(1, 9)
@@ -82,9 +82,17 @@ def test_a_replica_without_turns_decodes_alone_and_nothing_waits():
 def test_more_than_can_be_served_waits_as_long_as_is_told_and_overflows():
     own = found(arrivals(50.0))
     assert own["utilisation"] > 1
-    assert own["wait_s"] <= MOST_WAIT_S
     assert own["batch"] == pytest.approx(8.0, abs=0.01)
     assert all(np.isfinite(value) for value in own.values())
+
+
+def test_what_an_overloaded_quarter_hour_leaves_is_waited_for_after_it():
+    busy = jnp.full((96, 1), 0.5).at[95].set(1.5).at[0].set(1.2)
+    left = np.asarray(backlog_s(busy, 900.0))[:, 0]
+    assert left[:3] == pytest.approx([540, 405, 90])  # 450 s of the evening, 180 s, less 450 s
+    assert left[94:] == pytest.approx([0, 225])
+    assert left[3:94].max() == 0
+    assert np.asarray(backlog_s(busy * 0 + 1.1, 900.0)).max() == MOST_WAIT_S
 
 
 def lives(left_per_s: np.ndarray, again: np.ndarray, room: float) -> np.ndarray:
