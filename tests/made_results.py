@@ -168,6 +168,27 @@ def split(directory):
     return write(directory, {"summary": rows, "ablation": table}, record())
 
 
+def loaded(levels=(10, 60, 120)):
+    """A table of `capacity`: one policy is not settled, and overflows, at the highest level."""
+    rows = pd.concat(summary(retentions=(level,), bounded=False) for level in levels)
+    table = rows.rename(columns={"retention": "traffic_pct"}).reset_index(drop=True)
+    busy, router = table["traffic_pct"] / 100, table["policy"] == "carbon_router"
+    full = router & (table["traffic_pct"] == max(levels))
+    return table.assign(
+        traffic_pct=table["traffic_pct"].astype(int), arrival_rate=2_000 * busy,
+        mean_quality=np.where(table["policy"] == "smallest_model", 0.3, 0.5),
+        carbon_idle_g=40 / busy, mean_wait_s=np.where(busy < 0.5, 0, 0.3 * busy),
+        hit_ratio_pct=80 - 10 * busy, mean_batch=20 * busy, peak_utilisation=busy,
+        overflow_pct=np.where(full, 4.5, 0.0), rounds=np.where(full, 24, 6), settled=~full,
+    )  # fmt: skip
+
+
+def at_capacity(directory):
+    """As `capacity` leaves it."""
+    told = record(traffic_pct=[10, 60, 120], policies={"carbon_router": {}})
+    return write(directory, {"capacity": loaded().astype({"settled": int})}, told)
+
+
 MADE = {
     "compare": compared,
     "study": varied,
@@ -175,4 +196,5 @@ MADE = {
     "tune": tuned,
     "fit-gate": fitted,
     "ablate": split,
+    "capacity": at_capacity,
 }

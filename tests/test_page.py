@@ -35,6 +35,7 @@ FIGURES = {
     "tune": ["loss", "parameters", "carbon", "tradeoffs", "moves"],
     "fit-gate": ["weights", "reliability", "carbon", "tradeoffs", "moves"],
     "ablate": ["parts"],
+    "capacity": ["capacity"],
 }
 WHOLE = {"loss", "parameters", "weights", "reliability"}
 """Figures of every dataset at once."""

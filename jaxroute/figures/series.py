@@ -1,6 +1,6 @@
 """Which policies a figure singles out, and what is said of all of them alike."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -57,15 +57,25 @@ def leading(summary: pd.DataFrame, baseline: str) -> dict[str, Line]:
     """
     less = set(summary["policy"][worse(summary, baseline)])
     saving = summary.groupby("policy", sort=False)["saving_pct"].mean()
-    ranked = saving.sort_values(ascending=False, kind="stable").index
-    first = [name for name in (PREFERRED, UNGATED) if name in saving.index]
-    apart = {baseline, PLAN_ROW, BOUND_ROW, *less, *FIXED}
-    chosen = dict.fromkeys([*first, *(name for name in ranked if name not in apart)])
-    chosen.pop(baseline, None)
-    found = {name: Line(*look) for name, look in zip(chosen, style.SERIES, strict=False)}
+    found = looks(saving, baseline, {PLAN_ROW, BOUND_ROW, *less, *FIXED})
     if PLAN_ROW in saving.index:
         found[PLAN_ROW] = Line(style.BLACK, "x", (0, (1, 2)))
     return found
+
+
+def looks(saving: pd.Series, baseline: str, apart: Collection[str]) -> dict[str, Line]:
+    """The router and it without its gate, then those that save most, as many as there are looks.
+
+    Args:
+      saving: by policy.
+      baseline: never one of them.
+      apart: neither, but for the router and it without its gate.
+    """
+    ranked = saving.sort_values(ascending=False, kind="stable").index
+    first = [name for name in (PREFERRED, UNGATED) if name in saving.index]
+    chosen = dict.fromkeys([*first, *(name for name in ranked if name not in apart)])
+    chosen.pop(baseline, None)
+    return {name: Line(*look) for name, look in zip(chosen, style.SERIES, strict=False)}
 
 
 def by_retention(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:

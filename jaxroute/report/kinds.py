@@ -25,6 +25,12 @@ SWEPT = (
 )  # fmt: skip
 """Of a sweep's table, beside a column for each field that it swept."""
 
+LOADED = (
+    "dataset", "traffic_pct", "policy", "arrival_rate", "turns", "carbon_g", "carbon_idle_g",
+    "mean_quality", "mean_wait_s", "mean_ttft_s", "hit_ratio_pct", "mean_batch",
+    "peak_utilisation", "unserved_pct", "overflow_pct", "settled",
+)  # fmt: skip
+
 
 class Kind(NamedTuple):
     """What a command leaves.
@@ -45,6 +51,7 @@ class Kind(NamedTuple):
 KINDS = (
     Kind("study", "cells", {"summary": SUMMARY, "by_length": BY_LENGTH}),
     Kind("sweep", "objectives", {}),
+    Kind("capacity", "traffic_pct", {"capacity": (*LOADED, *SAVING)}),
     Kind(
         "tune",
         "tuned",

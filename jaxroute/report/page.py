@@ -3,7 +3,6 @@
 The page needs nothing else: style and figures stand in it, and nothing runs or is fetched.
 """
 
-import importlib
 import json
 import math
 import os
@@ -19,6 +18,7 @@ import pandas as pd
 
 from jaxroute.errors import InputError
 from jaxroute.load.messages import input_error
+from jaxroute.report.extras import require
 from jaxroute.report.results import Results, read_results
 from jaxroute.report.sections import Section, Shown, sections
 from jaxroute.report.target import FIGURES, PAGE, holds_figures
@@ -50,14 +50,14 @@ def write_report(directory: str | Path, out: str | Path | None = None) -> Writte
     """Writes `report.html` and `figures/*.svg` of a result; an earlier report is replaced.
 
     Args:
-      directory: what `compare`, `study`, `sweep`, `tune`, `fit-gate` or `ablate` left.
+      directory: what `compare`, `study`, `sweep`, `tune`, `fit-gate`, `ablate` or `capacity` left.
       out: where to write; by default there.
 
     Raises:
       InputError: as `read_results` does; if matplotlib or Jinja is not installed; if the place
         cannot be written, or holds a page or figures that are no report's.
     """
-    _require()
+    require("report", "jinja2", "matplotlib")
     results = read_results(directory)
     target = Path(directory if out is None else out)
     _check(target)
@@ -69,16 +69,6 @@ def write_report(directory: str | Path, out: str | Path | None = None) -> Writte
     except OSError as error:
         reason = error.strerror or str(error)
         raise input_error(target, "", reason, "a directory that can be written") from error
-
-
-def _require() -> None:
-    try:
-        for name in ("jinja2", "matplotlib"):
-            importlib.import_module(name)
-    except ImportError as error:
-        found, expected = f"no {error.name}", "matplotlib and jinja2 to be installed"
-        mend = "pip install 'jaxroute[report]'"
-        raise input_error("report", "", found, expected, mend) from error
 
 
 def _check(target: Path) -> None:

@@ -23,6 +23,9 @@ from jaxroute.report.target import RECORD
 MOST_BYTES = 2**30
 """Of a table; none that a command writes comes near it."""
 
+OF_SUMMARY = {"fit-gate": "gates", "sweep": "sweep", "capacity": "capacity"}
+"""Tables that stand for a summary, by command."""
+
 Names = tuple[str, ...]
 UNBOUNDED = ("starts", "matched")
 """Tables that may hold infinite numbers."""
@@ -56,12 +59,12 @@ class Results:
 
     @property
     def summary(self) -> pd.DataFrame:
-        """One row a dataset, retention and policy, or setting."""
-        return self.tables[{"fit-gate": "gates", "sweep": "sweep"}.get(self.command, "summary")]
+        """One row a dataset, retention (of `capacity`, level of traffic) and policy, or setting."""
+        return self.tables[OF_SUMMARY.get(self.command, "summary")]
 
 
 def read_results(directory: str | Path) -> Results:
-    """Reads what `compare`, `study`, `sweep`, `tune`, `fit-gate` or `ablate` left in a directory.
+    """Reads what `compare`, `study`, `sweep`, `tune`, `fit-gate`, `ablate` or `capacity` left.
 
     Raises:
       InputError: if there is no such directory or no result in it, if it is of another version of
@@ -111,7 +114,7 @@ def read_results(directory: str | Path) -> Results:
 
 
 def _not_a_result(file: Path, found: str) -> Exception:
-    expected = "what compare, study, sweep, tune, fit-gate or ablate leave"
+    expected = "what compare, study, sweep, tune, fit-gate, ablate or capacity leave"
     return input_error(file, "", found, expected, "give the directory of such a command's --out")
 
 
@@ -269,12 +272,16 @@ def _check(place: Path, results: Results) -> None:
     if results.command == "sweep":
         return
     rows = results.summary
-    summary = place / f"{'gates' if results.command == 'fit-gate' else 'summary'}.csv"
+    summary = place / f"{OF_SUMMARY.get(results.command, 'summary')}.csv"
     keys = [*results.axes, *(["seed"] if "seed" in rows else []), *KEYS]
+    if results.command == "capacity":
+        keys = ["dataset", "traffic_pct", "policy"]
     each = rows.groupby(keys[:-1], sort=False)["policy"].agg(set)
     without = each[~each.map(lambda names: results.baseline in names)]
     if len(without):
         raise _damaged(summary, f"no row of the baseline {results.baseline!r}")
+    if results.command == "capacity":
+        return
     total = rows[list(PARTS)].sum(axis=1, skipna=False)
     off = (total - rows["carbon_g"]).abs() > 1e-6 * rows["carbon_g"].abs() + 1e-9
     if off.any():

@@ -15,7 +15,7 @@ from jaxroute.figures import (
     places,
     tradeoffs,
 )
-from jaxroute.report import compared
+from jaxroute.report import capacity, compared
 from jaxroute.report.compared import Shown
 from jaxroute.report.kinds import SAVING
 from jaxroute.report.results import Results
@@ -44,9 +44,7 @@ def sections(results: Results) -> list[Section]:
     found = [own(results)] if own else []
     datasets = list(results.summary["dataset"].unique())
     for dataset, slug in slugs(datasets[:MOST_DATASETS]).items():
-        made = {"sweep": _swept, "study": _varied, "ablate": _split}.get(
-            results.command, _of_comparison
-        )
+        made = MADE.get(results.command, _of_comparison)
         title = f"Data set {dataset}"
         parts = list(made(results, dataset, slug))
         shown = [each for each in parts if not isinstance(each, str)]
@@ -217,6 +215,15 @@ def _split(results: Results, dataset: str, slug: str) -> Iterator[Shown | str]:
         functools.partial(components.draw, rows, results.baseline),
         rows.drop(columns="dataset"),
     )
+
+
+def _loaded(results: Results, dataset: str, slug: str) -> Iterator[Shown | str]:
+    rows = _whole(results.summary, dataset)
+    yield capacity.figure(rows, results.baseline, f"capacity-{slug}")
+
+
+MADE = {"sweep": _swept, "study": _varied, "ablate": _split, "capacity": _loaded}
+"""By command, what makes the figures of a dataset."""
 
 
 def _tuned(results: Results) -> Section:

@@ -18,7 +18,12 @@ MOST_LINES = 40
 
 def verdicts(results: Results) -> list[str]:
     """The most important findings, a line each, with the care that the command's notes take."""
-    told = {"study": _of_study, "sweep": _of_sweep, "ablate": _of_ablation}
+    told = {
+        "study": _of_study,
+        "sweep": _of_sweep,
+        "ablate": _of_ablation,
+        "capacity": _of_capacity,
+    }
     lines = list(told.get(results.command, _of_comparison)(results))
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = [f"and {len(lines) - MOST_LINES} more, in the tables below"]
@@ -169,3 +174,30 @@ def _of_ablation(results: Results) -> Iterator[str]:
             f"{dataset}, caches {retention}: {ROUTER} saves {with_interval(total, 'share')} % of "
             f"{results.baseline}'s carbon; {against_nothing(total, 'share')}; in order: {last}"
         )
+
+
+def _of_capacity(results: Results) -> Iterator[str]:
+    base, rows = results.baseline, results.summary
+    less = series.worse_by(rows, base, ["dataset", "traffic_pct"])
+    policy = shown_policy(rows, base)
+    for dataset, own in rows.groupby("dataset", sort=False):
+        others: Any = own[(own["policy"] != base) & ~less[own.index]].dropna(subset=["saving_pct"])
+        for level in sorted({own["traffic_pct"].min(), own["traffic_pct"].max()}):
+            there = others[others["traffic_pct"] == level]
+            if there.empty:
+                yield f"{dataset}, {level:g} % of traffic: none serves as much quality as {base}"
+                continue
+            best = there.loc[there["saving_pct"].idxmax()]
+            yield (
+                f"{dataset}, {level:g} % of traffic: of {len(there)} with no less quality than "
+                f"{base}'s, {best['policy']} saves most: {with_interval(best, 'saving')} %; "
+                f"{against_nothing(best)}"
+            )
+        for name in dict.fromkeys([policy, base]):
+            over = own[(own["policy"] == name) & (own["overflow_pct"] > 0)]["traffic_pct"]
+            first = f"from {over.min():g} % of traffic on" if len(over) else "at no level"
+            yield f"{dataset}: {name} sends deployments more than they can serve {first}"
+    odd = int((rows["settled"] == 0).sum())
+    if odd:
+        yield f"load did not settle in {odd} of {len(rows)} rows, whose figures may swing"
+    yield "(a, b): paired bootstrap 95 % interval over sessions, with the loads as they settled"
