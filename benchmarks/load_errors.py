@@ -4,8 +4,8 @@
 
 Traffic is such that `fair_carbon` fills the fullest deployment, in its fullest quarter of an hour,
 about to each load: a whole number of copies of the sessions, as in a part of them the few that
-carry most of the carbon would be missing or not. Both then replay the bundled trace at it, the judge (`event_replay.py`) a day of
-copies of its sessions, each shifted by up to half an hour.
+carry most of the carbon would be missing or not. Both then replay the bundled trace at it, the
+judge (`event_replay.py`) a day of copies of its sessions, each shifted by up to half an hour.
 """
 
 import argparse

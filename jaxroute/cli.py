@@ -16,6 +16,7 @@ from rich.console import Console
 from jaxroute import (
     __version__,
     ablation,
+    capacities,
     cluster,
     deriving,
     explanation,
@@ -40,6 +41,12 @@ from jaxroute.load.messages import input_error, one_line
 from jaxroute.options import Format, Out, Sources, Strict, StudyFile, Tokenizer, with_sources
 from jaxroute.report import turns
 from jaxroute.report.ablation import show_ablation
+from jaxroute.report.capacity import (
+    CAPACITY_FILES,
+    require_figure,
+    show_capacity,
+    write_capacity,
+)
 from jaxroute.report.files import (
     ABLATION_FILES,
     FILES,
@@ -166,6 +173,31 @@ def ablate(
             write_ablation(directory, loaded, outcome, time.perf_counter() - began)
     screen = console()
     show_ablation(loaded, outcome, screen)
+    _tell(screen, time.perf_counter() - began, outcome.compile_s, out)
+
+
+@app.command()
+@with_sources
+def capacity(
+    study: StudyFile = None,
+    out: Out = None,
+    *,
+    sources: Sources,
+) -> None:
+    """Carbon, waiting and cache hits of every policy from a tenth of the traffic to more than all.
+
+    Needs a study under load: a table load, or --arrival-rate.
+    """
+    began = time.perf_counter()
+    if out is not None:
+        require_figure()
+    with _at_work(out, CAPACITY_FILES) as (directory, report):
+        loaded = load_study(study, **sources)
+        outcome = capacities.run(loaded, report)
+        if directory is not None:
+            write_capacity(directory, loaded, outcome, time.perf_counter() - began)
+    screen = console()
+    show_capacity(loaded, outcome, screen)
     _tell(screen, time.perf_counter() - began, outcome.compile_s, out)
 
 

@@ -20,21 +20,26 @@ from jaxroute.world import TIME_BINS
 
 BIN_S = 900.0
 
-AGES = 64
-"""Intervals of age."""
+HALF_S = BIN_S / 2
 
-EDGES_S = np.concatenate([[0.0], np.geomspace(1.0, 86_400.0, AGES)])
-"""Their ends, s: up to a second, and then by equal steps of the logarithm up to a day."""
+FINE = 28
+"""Intervals of age up to half a bin: by equal steps of the logarithm, from a second on."""
 
-LAGS = np.rint((EDGES_S[:-1] + EDGES_S[1:]) / 2 / BIN_S).astype(np.int32)
+EDGES_S = np.r_[0, np.geomspace(1, HALF_S, FINE), HALF_S + BIN_S * np.arange(1, TIME_BINS)]
+"""Ends of all intervals, s. Seen from the middle of a bin, each of the others is one bin before."""
+
+AGES = len(EDGES_S) - 1
+
+LAGS = np.maximum(np.arange(AGES) - FINE + 1, 0).astype(np.int32)
 """How many time bins ago what is so old was left."""
 
-_STEP = math.log(86_400.0) / (AGES - 1)
+_STEP = math.log(HALF_S) / (FINE - 1)
 
 
 def age_of(idle_s: jax.Array) -> jax.Array:
     """The interval that an age lies in, int32; those over a day count as of the last."""
-    place = jnp.floor(jnp.log(jnp.maximum(idle_s, 1e-3)) / _STEP) + 1
+    fine = jnp.floor(jnp.log(jnp.maximum(idle_s, 1e-3)) / _STEP) + 1
+    place = jnp.where(idle_s < HALF_S, fine, FINE + jnp.floor((idle_s - HALF_S) / BIN_S))
     return jnp.clip(place, 0, AGES - 1).astype(jnp.int32)
 
 

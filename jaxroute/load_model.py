@@ -146,7 +146,7 @@ class _Iterate(NamedTuple):
     rounds: jax.Array
 
 
-@functools.partial(jax.jit, static_argnames=("by_batch", "damping", "most_rounds", "tolerance"))
+@functools.partial(jax.jit, static_argnames="by_batch")
 def settle(
     params: RouterParams,
     pieces: Sessions,

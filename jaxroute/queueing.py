@@ -104,7 +104,8 @@ def steady(
 
     def step(n: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Sequences decoded together where n are there; J and s of their step; with contexts."""
-        row = jnp.where((n.astype(most.dtype) <= most)[None], steps[jnp.minimum(n, top) - 1], fullest)
+        fits = (n.astype(most.dtype) <= most)[None]
+        row = jnp.where(fits, steps[jnp.minimum(n, top) - 1], fullest)
         together, step_j, step_s = row
         return together, step_j, step_s, step_s + dec_s_ctx1 * a.context * together
 
