@@ -59,6 +59,7 @@ def replayed(drawn, params):
 
     def settle(capacity: Capacity, copies: np.ndarray = COPIES, start=None, **options):
         begin = nothing(jax.tree.map(jnp.asarray, world)) if start is None else start
+        options = {"by_batch": True, "damping": 0.7, "most_rounds": 24} | options
         return load_model.settle(params, pieces, world, capacity, copies, begin, **options)
 
     return world, sessions, settle
