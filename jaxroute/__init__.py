@@ -9,6 +9,7 @@ from numpy import linspace
 
 from jaxroute.ablation import ablate
 from jaxroute.bounds import Plan, free_context_bound, hindsight_plan, planned
+from jaxroute.capacities import capacity
 from jaxroute.catalogue import preset, presets
 from jaxroute.comparison import compare
 from jaxroute.errors import InputError
@@ -59,6 +60,7 @@ __all__ = [
     "Turn",
     "World",
     "ablate",
+    "capacity",
     "compare",
     "evaluate",
     "explain",

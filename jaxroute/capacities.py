@@ -35,6 +35,18 @@ class Capacities:
     replay_s: float
 
 
+def capacity(study: Study) -> pd.DataFrame:
+    """What a study's fleet makes of 10 to 120 % of its traffic, under every policy.
+
+    One row a dataset, level of traffic (`traffic_pct` of the study's `arrival_rate`) and policy,
+    with the columns of a summary (`jaxroute.compare`), those of load among them.
+
+    Raises:
+      InputError: if the study has no load.
+    """
+    return run(study).table
+
+
 def run(study: Study, report: Report = lambda step, share: None) -> Capacities:
     """Every policy of a study at every level of traffic.
 

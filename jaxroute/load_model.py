@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxroute import sharing, simulate
-from jaxroute.capacity import Capacity
 from jaxroute.lifetime import BIN_S, lifetime_s
 from jaxroute.loads import CELLS, Loads, busy_s, nothing, served
 from jaxroute.loads import loads as loads_of
 from jaxroute.policies import RouterParams
+from jaxroute.provision import Capacity
 from jaxroute.queueing import MOST_WAIT_S, TINY, Arrivals, Replica, backlog_s, steady
 from jaxroute.sessions import Sessions
 from jaxroute.world import Array, Congestion, World, cast

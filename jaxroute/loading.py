@@ -11,7 +11,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from jaxroute import load_model
-from jaxroute.capacity import Capacity
 from jaxroute.dataset import Dataset
 from jaxroute.lifetime import BIN_S
 from jaxroute.load.capacity import build_capacity
@@ -20,6 +19,7 @@ from jaxroute.load.traffic import AUTO, OTHERS, LoadConfig
 from jaxroute.load_model import Settled
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
+from jaxroute.provision import Capacity
 from jaxroute.sessions import Sessions
 from jaxroute.study import Study
 from jaxroute.world import TIME_BINS, Congestion, World

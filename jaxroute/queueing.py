@@ -90,7 +90,7 @@ def steady(
     Args:
       arrivals: `[D]` leaves.
       slots: `[D]`, sequences decoded together at most, at least 1, perhaps not whole.
-      dec_j, dec_s: `[N, D]`, as `jaxroute.capacity.Capacity` has them.
+      dec_j, dec_s: `[N, D]`, as `jaxroute.provision.Capacity` has them.
       dec_s_ctx1: `[D]`, s of a step for a token of context of all its sequences together.
     """
     a, top = arrivals, dec_j.shape[0]

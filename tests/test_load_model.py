@@ -10,9 +10,9 @@ import worlds
 from bridge import engine_params, engine_sessions, engine_world
 
 from jaxroute import load_model, reference, simulate
-from jaxroute.capacity import Capacity
 from jaxroute.loads import CELLS, nothing
 from jaxroute.numerics import stack
+from jaxroute.provision import Capacity
 from jaxroute.queueing import Replica
 from jaxroute.world import TIME_BINS
 

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from jaxroute.capacity import Capacity
 from jaxroute.load.fleet import fleet_table
 from jaxroute.load.fleet_tables import BUNDLED, Tables, bundled, row_name
 from jaxroute.load.messages import input_error
+from jaxroute.provision import Capacity
 from jaxroute.world import cast
 
 __all__ = ["build_capacity"]
