@@ -9,6 +9,7 @@ from jaxroute.config import BeliefConfig, StudyConfig
 from jaxroute.load.fleet import client_regions
 from jaxroute.load.intensity import read_hours
 from jaxroute.load.messages import input_error, known_names, shown
+from jaxroute.loading import refuse
 from jaxroute.policies import RouterParams
 from jaxroute.quality import bundled_irt, expected_accuracy
 from jaxroute.study import Study
@@ -25,6 +26,7 @@ def without_traces(config: StudyConfig) -> Study:
 
 def arguments(of: Study, policy: str | RouterParams, retention: str | None) -> dict[str, Any]:
     """The arguments of an `OnlineRouter`, as `OnlineRouter.from_study` documents them."""
+    refuse(of, "a live router")
     config = of.config
     bare = without_traces(config) if of.datasets else of
     label = next(iter(bare.retentions)) if retention is None else retention
