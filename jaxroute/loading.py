@@ -242,21 +242,25 @@ def by_bin(
 def swings(loading: Loading, deployments: pd.DataFrame, level: int, setting: int) -> pd.DataFrame:
     """The two states that a setting swings between, a row a deployment; none if it settled.
 
-    Shares of the turns in the last replay and in the one before, and `change` and `swing`
+    Shares of the turns in the last replay and in the one before; `moved_pct`, the turns that were
+    served elsewhere in their quarter of an hour; `change_pct` and `swing_pct` of the load
     (`jaxroute.load_model.Settled`).
     """
     there = jax.tree.map(lambda x: x[level, setting], loading.settled)
     if there.change < load_model.TOLERANCE:
         return pd.DataFrame()
     last, before = (
-        100 * each.turns.sum(axis=0) / max(each.turns.sum(), 1)
+        100 * np.float64(each.turns) / max(each.turns.sum(), 1)
         for each in (there.response, there.before)
     )
-    shares = {"share_before_pct": before, "share_pct": last}
     table = deployments[["model", "gpu", "region"]].assign(
-        **shares, change=float(there.change), swing=float(there.swing)
+        share_before_pct=before.sum(axis=0),
+        share_pct=last.sum(axis=0),
+        moved_pct=np.abs(last - before).sum() / 2,
+        change_pct=100 * float(there.change),
+        swing_pct=100 * float(there.swing),
     )
-    return table[(last > 0) | (before > 0)]
+    return table[(last.sum(axis=0) > 0) | (before.sum(axis=0) > 0)]
 
 
 def refuse(study: Study, what: str) -> None:

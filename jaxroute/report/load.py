@@ -27,6 +27,9 @@ COLUMNS = {
 FEW_TURNS = 100
 """Behind a time bin; its load says little with fewer."""
 
+LITTLE_PCT = 0.1
+"""Of the turns: so few that move are not told of."""
+
 SHOWN = 2
 """Deployments told of each policy that swings, those between which most turns move."""
 
@@ -86,16 +89,21 @@ def _bins(study: Study, load: pd.DataFrame) -> str:
 
 def swing(rows: pd.DataFrame, rounds: int) -> str:
     """In words, the two states between which a policy swings."""
-    moved = (rows["share_pct"] - rows["share_before_pct"]).abs()
-    most = rows.loc[moved.sort_values(ascending=False, kind="stable").index[:SHOWN]]
-    states = ", ".join(
-        f"{row['model']}|{row['gpu']}|{row['region']} {points(row['share_before_pct'])} and "
-        f"{points(row['share_pct'])} %"
-        for row in most.to_dict("records")
-    )
-    change = 100 * rows["change"].iloc[0]
+    by, first = rows["share_pct"] - rows["share_before_pct"], rows.iloc[0]
+    most = rows.loc[by.abs().sort_values(ascending=False, kind="stable").index[:SHOWN]]
+    where = "the same turns in each place, but other caches"
+    if first["moved_pct"] >= LITTLE_PCT:
+        states = ", ".join(
+            f"{row['model']}|{row['gpu']}|{row['region']} {points(row['share_before_pct'])} and "
+            f"{points(row['share_pct'])} %"
+            for row in most.to_dict("records")
+        )
+        where = (
+            f"{points(first['moved_pct'])} % of the turns elsewhere in their quarter of an hour "
+            f"(over the day {states})"
+        )
     return (
-        f"did not settle (~) in {rounds} rounds: a replay under its load differs from that by "
-        f"{change:.1f} %, and one replay from the next by {100 * rows['swing'].iloc[0]:.1f} %; "
-        f"turns in the two: {states}"
+        f"did not settle (~) in {rounds} rounds: a replay's load differs by "
+        f"{first['change_pct']:.1f} % from that which it is under, and the last two by "
+        f"{first['swing_pct']:.1f} %: {where}"
     )
