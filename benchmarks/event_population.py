@@ -42,12 +42,13 @@ def population(
     begin_s: float,
     end_s: float,
     warm_up_s: float,
+    shift_s: float = SHIFT_S,
 ) -> Population:
     """Lays copies of a dataset's S sessions on one day, k = 24 arrival_rate/S of each.
 
     There are floor(k) copies of every session and, for the rest, one of each of a random choice.
     A copy starts at a uniform moment of its session's quarter hour (the exact one is not kept),
-    shifted by up to half an hour; later turns follow at their gaps. The day repeats: what runs past
+    shifted by up to `shift_s`; later turns follow at their gaps. The day repeats: what runs past
     its end comes in at its beginning as a copy of the day before. A copy that began before the
     warm-up has lost its earlier turns: it finds nothing cached.
 
@@ -57,6 +58,7 @@ def population(
       seed: of the choice and the moments.
       begin_s, end_s: what is measured, s of the day.
       warm_up_s: how long before `begin_s` turns are laid as well.
+      shift_s: how much earlier or later than its session a copy may begin, beside that quarter.
     """
     if not 0 <= begin_s < end_s <= DAY_S:
         raise ValueError(f"0 <= begin_s < end_s <= {DAY_S:g}, got {begin_s:g} and {end_s:g}")
@@ -70,7 +72,7 @@ def population(
     rest = rng.choice(count, round((copies % 1) * count), replace=False)
     picked = np.concatenate((np.repeat(np.arange(count), int(copies)), rest))
     moment = dataset.columns["time_bin"][first[picked]] + rng.random(len(picked))
-    start_s = (QUARTER_S * moment + rng.uniform(-SHIFT_S, SHIFT_S, len(picked))) % DAY_S
+    start_s = (QUARTER_S * moment + rng.uniform(-shift_s, shift_s, len(picked))) % DAY_S
 
     row = _ranges(first[picked], lengths[picked])
     copy = np.repeat(np.arange(len(picked)), lengths[picked])

@@ -5,7 +5,8 @@
 Traffic is such that `fair_carbon` fills the fullest deployment, in its fullest quarter of an hour,
 about to each load: a whole number of copies of the sessions, as in a part of them the few that
 carry most of the carbon would be missing or not. Both then replay the bundled trace at it, the
-judge (`event_replay.py`) a day of copies of its sessions, each shifted by up to half an hour.
+judge (`event_replay.py`) a day of copies of its sessions, each from a moment of its own in the
+quarter of an hour that the session began in.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from jaxroute.timeline import DAY_S, HOUR_S
 from jaxroute.world import Retention
 
 LOADS = (0.3, 0.6, 0.85)
-POLICIES = ("fair_carbon", "carbon_router_no_gate", "carbon_router", "sticky", "nearest")
+POLICIES = ("fair_carbon", "carbon_router", "sticky", "nearest")
 BASE_RATE, SHARES = 1000.0, tuple(np.geomspace(0.1, 2.0, 14).tolist())
 """Sessions an hour and replica, and shares of it among which traffic of each load is looked for."""
 
@@ -106,7 +107,13 @@ def main() -> None:
     rows = []
     for rate, field in zip(arrival, fields, strict=True):
         traffic = event_replay.population(
-            study.datasets[0], rate, study.config.seed, 0.0, DAY_S, options.warm_up * HOUR_S
+            study.datasets[0],
+            rate,
+            study.config.seed,
+            0.0,
+            DAY_S,
+            options.warm_up * HOUR_S,
+            shift_s=0.0,
         )
         for n, name in enumerate(names):
             exact = judged(study, capacity, name, traffic)
