@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import event_replay
 from benchmarks.baselines.python_loop import world_of
 from jaxroute.load.files import package_file
-from jaxroute.loading import capacity_at, columns, copies_of, settle
+from jaxroute.load_tables import columns
+from jaxroute.loading import capacity_at, copies_of, settle
 from jaxroute.numerics import stack
 from jaxroute.replays import replay
 from jaxroute.stats import bills

@@ -13,7 +13,8 @@ from jaxroute import chunks, comparison, devices, streamed
 from jaxroute.batch import parted
 from jaxroute.chunks import Chunk
 from jaxroute.dataset import Dataset
-from jaxroute.loading import columns, congestion, loading_of
+from jaxroute.load_tables import columns
+from jaxroute.loading import congestion, loading_of
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
 from jaxroute.streamed import Source

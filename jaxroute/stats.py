@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from jaxroute import bootstrap, latency, served
 from jaxroute.config import BOUND_ROW, PLAN_ROW
 from jaxroute.dataset import Dataset
-from jaxroute.loading import Loading, by_bin, columns, swings
+from jaxroute.load_tables import by_bin, columns, swings
+from jaxroute.loading import Loading
 from jaxroute.simulate import FIELDS
 from jaxroute.study import Study
 
@@ -142,7 +143,7 @@ def summary(
 
 
 def _with_load(summary: pd.DataFrame, outcome: Outcome) -> pd.DataFrame:
-    """A summary with the columns of `jaxroute.loading.columns`, if there is load."""
+    """A summary with the columns of `jaxroute.load_tables.columns`, if there is load."""
     if outcome.loading is None:
         return summary
     return pd.concat([summary, _flat(columns(outcome.loading))], axis=1)

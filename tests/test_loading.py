@@ -11,6 +11,7 @@ from jaxroute import comparison, loading, tuning
 from jaxroute.errors import InputError
 from jaxroute.load.toml import validate
 from jaxroute.load.traffic import LoadConfig
+from jaxroute.load_tables import idle_g
 from jaxroute.loading import Loading
 from jaxroute.report.files import LOADED
 from jaxroute.report.load import load_notes, swing
@@ -86,7 +87,7 @@ def test_idle_power_is_of_what_is_neither_prefilling_nor_decoding(study, compare
     capacity = loading.capacity_at(study, np.full(4, 2.0))
     params = jr.stack([study.policies["fair_carbon"]])
     none, all_ = (
-        loading.idle_g(loading.settle(study, dataset, params, capacity, share=[share]))[0, 0]
+        idle_g(loading.settle(study, dataset, params, capacity, share=[share]))[0, 0]
         for share in (1e-6, 1.0)
     )
     power_w = 2 * np.asarray(capacity.idle_w)
