@@ -1,4 +1,4 @@
-"""What tables tell of load: columns of a summary, rows of a day, and what policies swing between."""
+"""What tables tell of load: columns of a summary, rows of a day, what policies swing between."""
 
 from typing import Any
 
