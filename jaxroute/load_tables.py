@@ -23,12 +23,15 @@ def columns(loading: Loading, tolerance: float = load_model.TOLERANCE) -> dict[s
     turns; `hit_ratio_pct`, of prompt tokens that could have been cached those that were;
     `mean_batch` over decoded tokens; `peak_utilisation` of the fullest deployment in its fullest
     quarter of an hour, 1 being all that it can serve; `overflow_pct`, of the turns those beyond
-    that; `rounds`, and whether the last of them changed the load by less than the tolerance.
+    that; `rounds`, and `settled`, 1 where the last of them changed the load by less than the
+    tolerance, else 0.
     """
     settled = loading.settled
     loads, replica = settled.loads, settled.conditions.replica
     turns, busy = np.float64(loads.turns), np.float64(replica.utilisation)
     generated = np.float64(loads.generated)
+    own = replica.batch if loading.by_batch else loading.capacity.slots
+    batch = np.broadcast_to(own, generated.shape)
     over = turns * np.where(busy > 1, 1 - 1 / np.maximum(busy, 1), 0)
 
     def share(part: Any, whole: Any) -> Floats:
@@ -39,11 +42,11 @@ def columns(loading: Loading, tolerance: float = load_model.TOLERANCE) -> dict[s
         "carbon_idle_g": idle_g(loading),
         "mean_wait_s": share(turns * replica.wait_s, turns),
         "hit_ratio_pct": 100 * share(np.float64(loads.cached), np.float64(loads.prefix)),
-        "mean_batch": share(replica.batch * generated, generated),
+        "mean_batch": share(batch * generated, generated),
         "peak_utilisation": busy.max(axis=(-2, -1)),
         "overflow_pct": 100 * share(over, turns),
         "rounds": np.asarray(settled.rounds),
-        "settled": np.asarray(settled.change) < tolerance,
+        "settled": (np.asarray(settled.change) < tolerance).astype(int),
     }
 
 
@@ -53,16 +56,19 @@ def idle_g(loading: Loading) -> Floats:
     Idle is what is provisioned and neither prefills nor decodes, `900 replicas - busy` seconds of
     each quarter of an hour; a day's is shared among its sessions, of which the sample is a part.
     """
-    loads, replica = loading.settled.loads, loading.settled.conditions.replica
-    decode_s = replica.dec_s * np.float64(loads.generated) + replica.dec_s_ctx * loads.attended
-    copies = loading.copies[:, None, None, None]
-    busy_s = copies * (loads.prefill_s + decode_s / replica.sharers)
     provisioned_s = BIN_S * np.asarray(loading.capacity.replicas, np.float64)
     power_w = np.asarray(loading.capacity.idle_w, np.float64)
     with np.errstate(invalid="ignore"):  # of an endless fleet, whose idle power is left out
-        idle_j = np.where(power_w > 0, np.maximum(provisioned_s - busy_s, 0) * power_w, 0)
+        idle_j = np.where(power_w > 0, np.maximum(provisioned_s - busy_s(loading), 0) * power_w, 0)
     day_g = (idle_j * loading.kappa_g_per_kwh).sum(axis=(-2, -1)) / J_PER_KWH
     return day_g / loading.copies[:, None]
+
+
+def busy_s(loading: Loading) -> Floats:
+    """Replica seconds that prefill or decode, of a day's turns, `[N, P, TIME_BINS, D]`."""
+    loads, replica = loading.settled.loads, loading.settled.conditions.replica
+    decode_s = replica.dec_s * np.float64(loads.generated) + replica.dec_s_ctx * loads.attended
+    return loading.copies[:, None, None, None] * (loads.prefill_s + decode_s / replica.sharers)
 
 
 def by_bin(
@@ -71,20 +77,24 @@ def by_bin(
     """Columns of one setting's load, a row for each time bin and deployment that serves turns.
 
     `time_utc`, when the quarter of an hour begins; the deployment and its `replicas`; `turns` of
-    the sample behind the row, few of which tell little; `turns_per_s` that these stand for;
-    `utilisation`, `wait_s`, `batch`, `cache_ttl_s`, how long caches live unused.
+    the sample behind the row, few of which tell little, not whole where loads did not settle;
+    `turns_per_s` that these stand for; `utilisation`, of what full batches could serve;
+    `busy_pct`, of the time that something is prefilled or decoded, the rest being idle;
+    `wait_s`, `batch`, `cache_ttl_s`, how long caches live unused.
     """
     there = jax.tree.map(lambda x: x[level, setting], loading.settled)
     turns, replica = there.loads.turns, there.conditions.replica
+    replicas = np.asarray(loading.capacity.replicas, np.float64)
     at, d = np.nonzero(turns > 0)
     times = [f"{15 * n // 60:02}:{15 * n % 60:02}" for n in range(TIME_BINS)]
     return {
         "time_utc": np.array(times, object)[at],
         **{name: deployments[name].to_numpy(object)[d] for name in ("model", "gpu", "region")},
-        "replicas": np.asarray(loading.capacity.replicas)[d],
-        "turns": turns[at, d].astype(np.int64),
+        "replicas": replicas[d],
+        "turns": np.round(turns[at, d].astype(np.float64), 6),
         "turns_per_s": loading.copies[level] * turns[at, d] / BIN_S,
         "utilisation": replica.utilisation[at, d],
+        "busy_pct": 100 * busy_s(loading)[level, setting][at, d] / (BIN_S * replicas[d]),
         "wait_s": replica.wait_s[at, d],
         "batch": replica.batch[at, d],
         "cache_ttl_s": there.conditions.ttl_s[at, d],

@@ -217,5 +217,5 @@ def refuse(study: Study, what: str) -> None:
       InputError: if the study is under load.
     """
     if study.config.load is not None:
-        expected = f"none: {what} knows no load"
-        raise input_error(f"study {study.config.name!r}", "[load]", "a load", expected)
+        expected, mend = f"none: {what} knows no load", "leave the table and --arrival-rate out"
+        raise input_error(f"study {study.config.name!r}", "[load]", "a load", expected, mend)

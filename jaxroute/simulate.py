@@ -127,6 +127,9 @@ def step(
         cost = jax.tree.map(lambda x: jnp.where(_is_feasible(obs, choice), x, jnp.nan), cost)
     cost = jax.tree.map(lambda x: jnp.where(served, x, 0), cost)
 
+    used_s = cost.e2e_s
+    if world.congestion is not None:
+        used_s = used_s - site.wait_s  # the next turn waits as well before its cache is looked for
     context = obs.prompt_tokens + jnp.maximum(turn.output_tokens - 1, 0)
     serves = served & (jnp.arange(deployments, dtype=jnp.int32) == d)
     kept = jnp.minimum(truth.alive_tokens, turn.prefix_tokens)
@@ -135,7 +138,7 @@ def step(
     left = State(
         resident_tokens=jnp.where(serves, context, kept),
         alive_tokens=None if world.belief is None else truth.alive_tokens,
-        last_used_s=jnp.where(serves, cost.e2e_s, state.last_used_s - turn.gap_s),
+        last_used_s=jnp.where(serves, used_s, state.last_used_s - turn.gap_s),
         last=jnp.where(served, d, state.last),
         before=jnp.where(moved, state.last, state.before),
         context_tokens=context,

@@ -260,7 +260,10 @@ def overridden(
     if seed is not None:
         values["seed"] = seed
     if load:
-        values["load"] = values.get("load", {}) | dict(load)
+        own = values.get("load") or {}
+        if "replicas" in load:  # and so no size that the file asks for
+            own = {key: value for key, value in own.items() if key != "peak_utilisation"}
+        values["load"] = own | dict(load)
     return validate(values, StudyConfig, "options")
 
 

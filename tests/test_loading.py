@@ -163,9 +163,26 @@ def test_faults_of_the_table_are_named(values, told):
 
 
 def test_unknown_deployments_are_refused(tmp_path):
-    (tmp_path / "s.toml").write_text(STUDY + '[load.replicas]\n"qwen|H100|SG" = 2\n')
+    plain = STUDY.replace("peak_utilisation = 0.7\n", "")
+    (tmp_path / "s.toml").write_text(plain + '[load.replicas]\n"qwen|H100|SG" = 2\n')
     with pytest.raises(InputError, match=r"load\.replicas\.'qwen\|H100\|SG': found"):
-        jr.load_study(tmp_path / "s.toml", traces=trace(tmp_path / "t.csv", 2))
+        jr.load_study(tmp_path / "s.toml")
+    name = "qwen2.5-7b-instruct|H100-80GB-SXM|SG"
+    (tmp_path / "s.toml").write_text(plain + f'[load.replicas]\n"{name}" = 2\n')
+    with pytest.raises(
+        InputError, match=r"load\.replicas: found no others, and none of qwen2\.5-3b"
+    ):
+        jr.load_study(tmp_path / "s.toml")
+
+
+def test_replicas_given_as_an_option_take_the_place_of_a_size(study, tmp_path):
+    (tmp_path / "s.toml").write_text(STUDY)
+    files = {"traces": trace(tmp_path / "t.csv", 2)}
+    load = jr.load_study(tmp_path / "s.toml", **files, load={"replicas": 2.0}).config.load
+    assert (load.replicas, load.arrival_rate) == (2, 9000)
+    with pytest.raises(InputError, match=r"load\.peak_utilisation: found it beside replicas"):
+        options = {"replicas": 2.0, "peak_utilisation": 0.5}
+        jr.load_study(tmp_path / "s.toml", **files, load=options)
 
 
 @pytest.mark.parametrize(

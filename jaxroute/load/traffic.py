@@ -46,4 +46,6 @@ class LoadConfig(Section):
         counts = given.values() if isinstance(given, dict) else [given]
         if self.idle and float("inf") in counts:
             raise fault(["replicas"], "inf", "a finite number, or idle = false beside it")
+        if given != AUTO and "peak_utilisation" in self.model_fields_set:
+            raise fault(["peak_utilisation"], "it beside replicas", "replicas = 'auto', or neither")
         return self

@@ -19,6 +19,7 @@ from jaxroute.ablation import (
     TOTAL,
     Ablation,
 )
+from jaxroute.report.load import rough_notes
 from jaxroute.report.tables import (
     RECONSTRUCTION,
     grid,
@@ -78,6 +79,7 @@ def _quality(row: dict | None, side: str) -> str:
 
 def ablation_notes(study: Study, ablation: Ablation) -> Iterator[str]:
     """How to read the split, and what holds for every replay of the study, a line each."""
+    yield from rough_notes(ablation.summary, "variants")
     yield (
         f"% of {BASELINE}'s carbon under the same retention that a component saves, with its "
         "paired bootstrap 95 % interval; negative: it costs carbon"

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from jaxroute.grid import Grid
+from jaxroute.report.load import rough_notes
 from jaxroute.report.tables import RECONSTRUCTION, points
 
 PREFERRED = "carbon_router"
@@ -48,6 +49,7 @@ def grid_notes(grid: Grid) -> Iterator[str]:
     yield "(a, b): 95 % interval over sessions" + (
         "; [a, b]: least and greatest over the seeds" if _seeded(grid) else ""
     )
+    yield from rough_notes(grid.summary, "rows")
     every = dict.fromkeys(note for notes in grid.notes for note in notes)
     yield from (note for note in every if _holds_throughout(grid, note))
     if "fair_carbon" in set(grid.summary["policy"]):

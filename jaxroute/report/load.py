@@ -16,10 +16,10 @@ from jaxroute.study import Study
 
 COLUMNS = {
     "fullest": lambda row: f"{row['peak_utilisation']:.2f}{'!' if _is_over(row) else ' '}",
-    "over %": lambda row: points(row["overflow_pct"]),
-    "wait s": lambda row: f"{row['mean_wait_s']:.3g}",
-    "hit %": lambda row: points(row["hit_ratio_pct"]),
-    "batch": lambda row: f"{row['mean_batch']:.1f}",
+    "over %": lambda row: _number(row["overflow_pct"], ".1f"),
+    "wait s": lambda row: _number(row["mean_wait_s"], ".3g"),
+    "hit %": lambda row: _number(row["hit_ratio_pct"], ".1f"),
+    "batch": lambda row: _number(row["mean_batch"], ".1f"),
     "idle carbon g": lambda row: f"{row['carbon_idle_g']:,.0f}",
     "rounds": lambda row: f"{row['rounds']:.0f}{' ' if row['settled'] else '~'}",
 }
@@ -32,6 +32,11 @@ LITTLE_PCT = 0.1
 
 SHOWN = 2
 """Deployments told of each policy that swings, those between which most turns move."""
+
+
+def _number(value: float, form: str) -> str:
+    """Nothing where there were no turns to tell it of."""
+    return "" if pd.isna(value) else format(value, form)
 
 
 def _is_over(row: Any) -> bool:
@@ -66,9 +71,11 @@ def load_notes(study: Study, comparison: Comparison) -> Iterator[str]:
     for dataset in study.datasets:
         load = comparison.load[comparison.load["dataset"] == dataset.label]
         yield f"{dataset.label}: {_bins(study, load)}"
-        swings = comparison.swings[comparison.swings["dataset"] == dataset.label]
-        for policy, rows in swings.groupby("policy", sort=False):
-            yield f"{dataset.label}: {policy} {swing(rows, load_of(study).rounds)}"
+    yield from rough_notes(comparison.summary, "policies")
+    if comparison.swings.empty:
+        return
+    for (dataset, policy), rows in comparison.swings.groupby(["dataset", "policy"], sort=False):
+        yield f"{dataset}: {policy} {swing(rows, load_of(study).rounds)}"
 
 
 def _bins(study: Study, load: pd.DataFrame) -> str:
@@ -79,12 +86,30 @@ def _bins(study: Study, load: pd.DataFrame) -> str:
         return "no turns, no load"
     little = " (few: its load is rough)" if turns.min() < FEW_TURNS else ""
     fleet = load.drop_duplicates(["model", "gpu", "region"])
-    most = fleet.sort_values("replicas", kind="stable").iloc[-1]
-    name = "|".join(most[["model", "gpu", "region"]])
+    count = fleet["replicas"]
     return (
-        f"{turns.min():,} to {turns.max():,} turns of the sample stand behind each of "
-        f"{len(turns)} quarter hours{little}; most replicas: {most['replicas']:,g} of {name}"
+        f"{turns.min():,.0f} to {turns.max():,.0f} turns of the sample stand behind each of "
+        f"{len(turns)} quarter hours{little}; the deployments that serve have {count.min():,.0f} "
+        f"to {count.max():,.0f} replicas"
     )
+
+
+def rough_notes(table: pd.DataFrame, what: str) -> Iterator[str]:
+    """How many rows of a table under load did not settle, or are beyond capacity.
+
+    Args:
+      table: with the columns of `jaxroute.load_tables.columns`, or without them.
+      what: its rows are.
+    """
+    if "settled" not in table:
+        return
+    odd, over = int((table["settled"] == 0).sum()), int((table["peak_utilisation"] >= 1).sum())
+    if odd or over:
+        yield (
+            f"load: of {len(table):,} {what} {odd:,} did not settle (column settled: try a lower "
+            f"load.damping, more load.rounds) and {over:,} are beyond the capacity of a deployment "
+            "(peak_utilisation, overflow_pct): their figures are rough"
+        )
 
 
 def swing(rows: pd.DataFrame, rounds: int) -> str:

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from jaxroute.report import tables
+from jaxroute.report.load import rough_notes
 from jaxroute.report.tables import RECONSTRUCTION, WORSE, notes_of, put, put_notes, titled
 from jaxroute.study import Study
 from jaxroute.sweeping import SWEPT, Sweep
@@ -77,6 +78,7 @@ def sweep_notes(study: Study, sweep: Sweep) -> Iterator[str]:
         f"{dataset}, {retention}: {flags.sum():,} of {len(flags):,}"
         for (dataset, retention), flags in groups
     ]
+    yield from rough_notes(sweep.table, "settings")
     yield f"on the Pareto front of {', '.join(sweep.objectives)}: {'; '.join(counts)}"
     yield (
         f"settings of {policy}; saving against {baseline} under the same retention and world; "
