@@ -274,13 +274,13 @@ class StudyConfig(Section):
             fleet = self.fleet
             names = map("|".join, itertools.product(fleet.models, fleet.gpus, fleet.regions))
             deployments = (OTHERS, *names)
+            for name in self.load.replicas:
+                expected = f"a deployment of the fleet, model|gpu|region, or {OTHERS!r}"
+                _known(["load", "replicas", name], name, deployments, expected)
             left = [name for name in deployments if name not in self.load.replicas]
             if OTHERS in left and len(left) > 1:
                 found = f"no {OTHERS}, and none of {left[1]}"
                 raise fault(["load", "replicas"], found, f"{OTHERS}, or every deployment")
-            for name in self.load.replicas:
-                expected = f"a deployment of the fleet, model|gpu|region, or {OTHERS!r}"
-                _known(["load", "replicas", name], name, deployments, expected)
         policies = [*presets, *self.policy]
         _known(["baseline"], self.baseline, policies, "a policy")
         for index, entry in enumerate(self.policies or ()):
