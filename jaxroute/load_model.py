@@ -24,8 +24,10 @@ from jaxroute.sessions import Sessions
 from jaxroute.world import Array, Congestion, World, cast
 
 DAMPING, MOST_ROUNDS, TOLERANCE = 0.7, 24, 0.01
+"""Of `settle`: what does not settle in so many rounds does not in forty either, as tried."""
 
 STALLED, LEAST_DAMPING = 0.8, 0.05
+"""Where a change is more than this share of the last, damping is halved, down to the least."""
 
 
 class Conditions(NamedTuple):
