@@ -8,7 +8,6 @@ import pandas as pd
 from jaxroute import stats
 from jaxroute.comparison import Report, each_dataset, resolved
 from jaxroute.load.messages import input_error
-from jaxroute.loading import capacity_of
 from jaxroute.replays import replay_each
 from jaxroute.study import Study
 
@@ -78,7 +77,8 @@ def run(study: Study, report: Report = lambda step, share: None) -> Capacities:
         table.insert(2, "arrival_rate", load.arrival_rate * traffic / 100)
         tables.append(table)
         names = study.deployments[["model", "gpu", "region"]]
-        count = np.asarray(capacity_of(study, dataset).replicas, np.float64)
+        assert outcome.loading is not None
+        count = np.asarray(outcome.loading.capacity.replicas, np.float64)
         fleets.append(names.assign(replicas=count).assign(dataset=dataset.label))
         compile_s, replay_s = compile_s + outcome.compile_s, replay_s + outcome.replay_s
     return Capacities(

@@ -17,6 +17,7 @@ Report = Callable[[str, float], None]
 """Told what is being done, and the share of all turns that is done."""
 
 TABLES = ("summary", "by_length", "shares", "served", "sessions", "load", "swings")
+"""What a comparison consists of."""
 
 _REFERENCE = "fair_carbon, masked"
 """Rows that only serve to choose the index of an axis."""
@@ -73,10 +74,7 @@ def compare(study: Study) -> pd.DataFrame:
 
 def run(study: Study, report: Report = lambda step, share: None) -> Comparison:
     """As `compare`, with every table."""
-    tables: dict[str, list[pd.DataFrame]] = {
-        name: []
-        for name in ("summary", "by_length", "shares", "served", "sessions", "load", "swings")
-    }
+    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     names, compile_s, replay_s = {}, 0.0, 0.0
     for dataset, within in each_dataset(study, report):
         outcome = _compared(study, dataset, within)

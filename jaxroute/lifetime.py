@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxroute.world import TIME_BINS
 
-BIN_S = 900.0
+BIN_S = 86_400 / TIME_BINS
 
 HALF_S = BIN_S / 2
 

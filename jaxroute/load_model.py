@@ -8,6 +8,7 @@ agree are a fixed point, found by damped iteration, every setting at once in one
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from jaxroute import sharing, simulate
 from jaxroute.lifetime import BIN_S, lifetime_s
 from jaxroute.loads import CELLS, Loads, busy_s, nothing, served
 from jaxroute.loads import loads as loads_of
+from jaxroute.numerics import where_tree
 from jaxroute.policies import RouterParams
 from jaxroute.provision import Capacity
 from jaxroute.queueing import MOST_WAIT_S, TINY, Arrivals, Replica, backlog_s, steady
@@ -148,6 +150,15 @@ class _Iterate(NamedTuple):
     rounds: jax.Array
 
 
+def every_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of every setting at every level of traffic, of `[N, P, ...]` leaves."""
+    return jax.vmap(jax.vmap(function))
+
+
+def _towards(part: jax.Array, old: Loads, new: Loads) -> Loads:
+    return jax.tree.map(lambda x, y: x + part * (y - x), old, new)
+
+
 @functools.partial(jax.jit, static_argnames="by_batch")
 def settle(
     params: RouterParams,
@@ -204,7 +215,8 @@ def settle(
 
     of_settings = jax.vmap(answer, in_axes=(0, sharing.axes(world), 0, None))
     every = jax.vmap(of_settings, in_axes=(None, None, 0, 0))
-    apart = jax.vmap(jax.vmap(functools.partial(distance, world=world)))
+    apart = every_one(functools.partial(distance, world=world))
+    where = every_one(where_tree)
 
     def settled(at: _Iterate) -> jax.Array:
         return at.change < tolerance
@@ -217,16 +229,7 @@ def settle(
         part = jnp.where(at.rounds == 0, 1, jnp.maximum(slower, LEAST_DAMPING)).astype(dtype)
         goes_on = still & (change >= tolerance)
 
-        def where(chosen: jax.Array, new: Any, old: Any) -> Any:
-            def one(a: jax.Array, b: jax.Array) -> jax.Array:
-                return jnp.where(chosen.reshape(*chosen.shape, *(1,) * (a.ndim - 2)), a, b)
-
-            return jax.tree.map(one, new, old)
-
-        def towards(old: jax.Array, new: jax.Array) -> jax.Array:
-            return old + part.reshape(*part.shape, *(1,) * (old.ndim - 2)) * (new - old)
-
-        moved = jax.tree.map(towards, at.loads, response)
+        moved = every_one(_towards)(part, at.loads, response)
         return _Iterate(
             loads=where(goes_on, moved, at.loads),
             response=where(still, response, at.response),
@@ -245,9 +248,8 @@ def settle(
         empty, empty, empty, far, jnp.ones_like(far), jnp.zeros((levels, settings), jnp.int32)
     )
     at = jax.lax.while_loop(unsettled, round_, at)
-    given = jax.vmap(
-        jax.vmap(lambda loads, many: conditions(loads, world, capacity, many), in_axes=(0, None))
-    )(at.loads, copies)
+    many = jnp.broadcast_to(copies[:, None], far.shape)
+    given = every_one(lambda loads, many: conditions(loads, world, capacity, many))(at.loads, many)
     return Settled(
         loads=at.loads,
         conditions=given,

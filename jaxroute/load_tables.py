@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from jaxroute import load_model
 from jaxroute.footprint import J_PER_KWH
 from jaxroute.lifetime import BIN_S
+from jaxroute.load_model import Settled
 from jaxroute.loading import Loading
 from jaxroute.world import TIME_BINS
 
 Floats = NDArray[np.float64]
 
 
-def columns(loading: Loading, tolerance: float = load_model.TOLERANCE) -> dict[str, NDArray]:
+def columns(loading: Loading) -> dict[str, NDArray]:
     """What a summary tells of load, `[N, P]` each.
 
     `carbon_idle_g` (`idle_g`), beside the carbon of turns and not in it; `mean_wait_s` over served
@@ -46,7 +47,7 @@ def columns(loading: Loading, tolerance: float = load_model.TOLERANCE) -> dict[s
         "peak_utilisation": busy.max(axis=(-2, -1)),
         "overflow_pct": 100 * share(over, turns),
         "rounds": np.asarray(settled.rounds),
-        "settled": (np.asarray(settled.change) < tolerance).astype(int),
+        "settled": (np.asarray(settled.change) < load_model.TOLERANCE).astype(int),
     }
 
 
@@ -56,19 +57,23 @@ def idle_g(loading: Loading) -> Floats:
     Idle is what is provisioned and neither prefills nor decodes, `900 replicas - busy` seconds of
     each quarter of an hour; a day's is shared among its sessions, of which the sample is a part.
     """
+    working_s = busy_s(loading.settled, loading.copies[:, None, None, None])
     provisioned_s = BIN_S * np.asarray(loading.capacity.replicas, np.float64)
     power_w = np.asarray(loading.capacity.idle_w, np.float64)
     with np.errstate(invalid="ignore"):  # of an endless fleet, whose idle power is left out
-        idle_j = np.where(power_w > 0, np.maximum(provisioned_s - busy_s(loading), 0) * power_w, 0)
+        idle_j = np.where(power_w > 0, np.maximum(provisioned_s - working_s, 0) * power_w, 0)
     day_g = (idle_j * loading.kappa_g_per_kwh).sum(axis=(-2, -1)) / J_PER_KWH
     return day_g / loading.copies[:, None]
 
 
-def busy_s(loading: Loading) -> Floats:
-    """Replica seconds that prefill or decode, of a day's turns, `[N, P, TIME_BINS, D]`."""
-    loads, replica = loading.settled.loads, loading.settled.conditions.replica
+def busy_s(settled: Settled, copies: Floats | float) -> Floats:
+    """Replica seconds of a day that prefill or decode, `[..., TIME_BINS, D]` as its leaves.
+
+    `copies`, which broadcasts, is of how many sessions a day each of the sample stands for.
+    """
+    loads, replica = settled.loads, settled.conditions.replica
     decode_s = replica.dec_s * np.float64(loads.generated) + replica.dec_s_ctx * loads.attended
-    return loading.copies[:, None, None, None] * (loads.prefill_s + decode_s / replica.sharers)
+    return np.asarray(copies * (loads.prefill_s + decode_s / replica.sharers), np.float64)
 
 
 def by_bin(
@@ -94,7 +99,7 @@ def by_bin(
         "turns": np.round(turns[at, d].astype(np.float64), 6),
         "turns_per_s": loading.copies[level] * turns[at, d] / BIN_S,
         "utilisation": replica.utilisation[at, d],
-        "busy_pct": 100 * busy_s(loading)[level, setting][at, d] / (BIN_S * replicas[d]),
+        "busy_pct": 100 * busy_s(there, loading.copies[level])[at, d] / (BIN_S * replicas[d]),
         "wait_s": replica.wait_s[at, d],
         "batch": replica.batch[at, d],
         "cache_ttl_s": there.conditions.ttl_s[at, d],

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import jax
@@ -18,16 +18,18 @@ from jaxroute.load_model import Settled
 from jaxroute.numerics import stack
 from jaxroute.policies import RouterParams
 from jaxroute.provision import Capacity
+from jaxroute.served import HOURS
 from jaxroute.sessions import Sessions
 from jaxroute.study import Study
 from jaxroute.world import TIME_BINS, Congestion, World
 
 Floats = NDArray[np.float64]
 
-HOURS = 24
-
 MOST_SIZINGS = 8
 """Each gives deployments that are too full more replicas, until none is."""
+
+ENDLESS = 1e9
+"""Replicas that are more than any traffic needs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,9 +50,10 @@ class Loading:
     by_batch: bool
     kappa_g_per_kwh: Floats
 
-    def of(self, change: Callable[[Any], Any]) -> Self:
-        """With some of the settings: `change` is of each leaf `[N, P, ...]`."""
-        return dataclasses.replace(self, settled=jax.tree.map(change, self.settled))
+    def only(self, rows: Sequence[int]) -> Self:
+        """Those of some of its settings."""
+        settled = jax.tree.map(lambda x: x[:, rows], self.settled)
+        return dataclasses.replace(self, settled=settled)
 
 
 def joined(parts: Sequence[Loading]) -> Loading | None:
@@ -112,8 +115,7 @@ def capacity_of(study: Study, dataset: Dataset) -> Capacity:
         return sized(study, dataset)
     if not isinstance(given, Mapping):
         return capacity_at(study, np.full(len(names), given, np.float64))
-    others = given.get(OTHERS, 1.0)
-    each = [given.get("|".join(name), others) for name in names.itertuples(index=False)]
+    each = [given.get("|".join(name), given.get(OTHERS)) for name in names.itertuples(index=False)]
     return capacity_at(study, np.array(each, np.float64))
 
 
@@ -125,21 +127,16 @@ def sized(study: Study, dataset: Dataset) -> Capacity:
     study's `peak_utilisation`, at its `arrival_rate`. Where a deployment is too full it gets more,
     until none is; `fair_carbon`, which looks at no cache, sends the same turns there throughout.
     """
-    load = load_of(study)
+    target, pieces = load_of(study).peak_utilisation, gathered(dataset)
     alone = stack([study.preset("fair_carbon")])
-    replicas = np.full(len(study.deployments), np.inf)
-    pieces = gathered(dataset)
+    replicas, least = np.full(len(study.deployments), ENDLESS), np.ones(len(study.deployments))
     for _ in range(MOST_SIZINGS):
-        bounded = np.where(np.isinf(replicas), 1e9, replicas)  # at first room for everything
-        capacity = capacity_at(study, bounded)
-        found = settle(study, dataset, alone, capacity, pieces=pieces).settled
+        found = settle(study, dataset, alone, capacity_at(study, replicas), pieces=pieces).settled
         peak = np.asarray(found.conditions.replica.utilisation[0, 0], np.float64).max(axis=0)
-        needed = np.ceil(peak * bounded / load.peak_utilisation - 1e-6)
-        least = 1.0 if np.isinf(replicas).any() else replicas
-        grown = np.maximum(needed, least)
-        if np.array_equal(grown, replicas):
+        needed = np.maximum(np.ceil(peak * replicas / target - 1e-6), least)
+        if np.array_equal(needed, replicas):
             break
-        replicas = grown
+        replicas = least = needed
     return capacity_at(study, replicas)
 
 
@@ -191,7 +188,7 @@ def congestion(loading: Loading, study: Study) -> Congestion:
         assert world.congestion is not None
         return world.congestion
 
-    return jax.jit(jax.vmap(jax.vmap(one)))(loading.settled.conditions)
+    return jax.vmap(jax.vmap(one))(loading.settled.conditions)
 
 
 def _day_kappa(study: Study, dataset: Dataset) -> Floats:

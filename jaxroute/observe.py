@@ -124,12 +124,13 @@ def site_served(world: World, truth: "Truth", turn: Turn, deployment: jax.Array)
     site = row_as(truth.site, truth.site_table[deployment])
     if world.congestion is None:
         return site
-    rows = {
-        name: table[turn.time_bin * table.shape[0] // TIME_BINS, deployment]
-        for name, table in vars(world.congestion).items()
-    }
-    fleet = dataclasses.replace(site.fleet, **{name: rows[name] for name in DECODING})
-    return site._replace(fleet=fleet, wait_s=rows["wait_s"])
+
+    def at(table: Array) -> jax.Array:
+        return table[turn.time_bin * table.shape[0] // TIME_BINS, deployment]
+
+    decoding = {name: at(getattr(world.congestion, name)) for name in DECODING}
+    fleet = dataclasses.replace(site.fleet, **decoding)
+    return site._replace(fleet=fleet, wait_s=at(world.congestion.wait_s))
 
 
 class Report(NamedTuple):

@@ -106,7 +106,7 @@ def only(outcome: stats.Outcome, rows: Sequence[int]) -> stats.Outcome:
         latency={name: histogram[:, rows] for name, histogram in outcome.latency.items()},
         deployment_turns=outcome.deployment_turns[:, rows],
         deployment_carbon_g=outcome.deployment_carbon_g[:, rows],
-        loading=None if outcome.loading is None else outcome.loading.of(lambda x: x[:, rows]),
+        loading=None if outcome.loading is None else outcome.loading.only(rows),
     )
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import DTypeLike, NDArray
 
 from jaxroute import beliefs, catalogue, prepare, shards
-from jaxroute.config import PolicyConfig, StudyConfig, read_config
+from jaxroute.config import PolicyConfig, RetentionConfig, StudyConfig, read_config
 from jaxroute.load.carbon import TYPICAL_DAY, Intensity
 from jaxroute.load.files import package_file, sha256
 from jaxroute.load.fleet import build_world, fleet_table, price_of
@@ -195,16 +195,13 @@ def of(
         else prepare.lay_on_calendar(each, config, span, **shared)
         for each in raw
     )
-    retentions = (
-        {LRU: cast(Retention.of(), dtype)}
-        if config.load
-        else {
-            each.label: cast(
-                Retention.of(each.ttl_s, each.decay_s, drop_on_leave=each.drop_on_leave), dtype
-            )
-            for each in config.retention
-        }
-    )
+    kept = (RetentionConfig(label=LRU),) if config.load else config.retention
+    retentions = {
+        each.label: cast(
+            Retention.of(each.ttl_s, each.decay_s, drop_on_leave=each.drop_on_leave), dtype
+        )
+        for each in kept
+    }
     named, fixed = _policies(config, world)
     return Study(
         config=config,

@@ -224,7 +224,9 @@ def test_the_joined_loads_are_those_of_each(study):
     one = Loading(
         capacity=None, copies=np.ones(1), settled=settled, by_batch=True, kappa_g_per_kwh=None
     )
-    both = loading.joined([one, one.of(lambda x: x + 10)])
+    higher = {name: x + 10 for name, x in settled.items()}
+    both = loading.joined([one, dataclasses.replace(one, settled=higher)])
+    assert both.only([3, 0]).settled["a"][0].tolist() == [[13, 14, 15], [0, 1, 2]]
     for name in settled:
         assert both.settled[name].shape == (1, 4, 3)
         assert both.settled[name][0, 2:].min() == 10

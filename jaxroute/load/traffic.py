@@ -41,7 +41,7 @@ class LoadConfig(Section):
     rounds: Annotated[int, Field(strict=True, ge=2, le=1000)] = 24
 
     @model_validator(mode="after")
-    def _no_endless_idling(self) -> "LoadConfig":
+    def _goes_together(self) -> "LoadConfig":
         given = self.replicas
         counts = given.values() if isinstance(given, dict) else [given]
         if self.idle and float("inf") in counts:

@@ -11,15 +11,15 @@ from rich.table import Table
 
 from jaxroute.comparison import Comparison
 from jaxroute.loading import load_of
-from jaxroute.report.tables import grid, points, put, titled
+from jaxroute.report.tables import grid, number, points, put, titled
 from jaxroute.study import Study
 
 COLUMNS = {
     "fullest": lambda row: f"{row['peak_utilisation']:.2f}{'!' if _is_over(row) else ' '}",
-    "over %": lambda row: _number(row["overflow_pct"], ".1f"),
-    "wait s": lambda row: _number(row["mean_wait_s"], ".3g"),
-    "hit %": lambda row: _number(row["hit_ratio_pct"], ".1f"),
-    "batch": lambda row: _number(row["mean_batch"], ".1f"),
+    "over %": lambda row: number(row["overflow_pct"], ".1f"),
+    "wait s": lambda row: number(row["mean_wait_s"], ".3g"),
+    "hit %": lambda row: number(row["hit_ratio_pct"], ".1f"),
+    "batch": lambda row: number(row["mean_batch"], ".1f"),
     "idle carbon g": lambda row: f"{row['carbon_idle_g']:,.0f}",
     "rounds": lambda row: f"{row['rounds']:.0f}{' ' if row['settled'] else '~'}",
 }
@@ -32,11 +32,6 @@ LITTLE_PCT = 0.1
 
 SHOWN = 2
 """Deployments told of each policy that swings, those between which most turns move."""
-
-
-def _number(value: float, form: str) -> str:
-    """Nothing where there were no turns to tell it of."""
-    return "" if pd.isna(value) else format(value, form)
 
 
 def _is_over(row: Any) -> bool:

@@ -34,7 +34,8 @@ def points(value: float) -> str:
     return f"{round(value, 1) + 0.0:.1f}"
 
 
-def _number(value: Any, form: str, *, unit: float | None = None) -> str:
+def number(value: Any, form: str, *, unit: float | None = None) -> str:
+    """A number in a format, perhaps in units of another; nothing where there is none."""
     if pd.isna(value):
         return ""
     return format(value / unit if unit else value, form)
@@ -42,18 +43,18 @@ def _number(value: Any, form: str, *, unit: float | None = None) -> str:
 
 def _three(value: float) -> str:
     """Three digits, or all before the point."""
-    return _number(value, ",.0f" if value >= 1000 else ".3g")
+    return number(value, ",.0f" if value >= 1000 else ".3g")
 
 
 COLUMNS = {
     "carbon g": lambda row: _figure(row["carbon_g"]),
     "saving % (95 % interval)": lambda row: _saving(row),
-    "quality": lambda row: _number(row["mean_quality"], ".3f"),
-    "TTFT s": lambda row: _number(row["mean_ttft_s"], ".3f"),
-    "E2E s": lambda row: _number(row["mean_e2e_s"], ".2f"),
-    "moves": lambda row: _number(row["moves"], ","),
-    "returns": lambda row: _number(row["returns"], ","),
-    "rebuilt ktok": lambda row: _number(row["rebuilt_tokens"], ",.1f", unit=1e3),
+    "quality": lambda row: number(row["mean_quality"], ".3f"),
+    "TTFT s": lambda row: number(row["mean_ttft_s"], ".3f"),
+    "E2E s": lambda row: number(row["mean_e2e_s"], ".2f"),
+    "moves": lambda row: number(row["moves"], ","),
+    "returns": lambda row: number(row["returns"], ","),
+    "rebuilt ktok": lambda row: number(row["rebuilt_tokens"], ",.1f", unit=1e3),
     "water L": lambda row: _three(row["water_l"]),
     "cost USD": lambda row: _three(row["cost_usd"]),
     "of plan %": lambda row: _captured(row, "plan"),
@@ -168,7 +169,7 @@ def _few(names: pd.Index) -> str:
 
 def _captured(row: dict[str, Any], what: str) -> str:
     """Nothing where less quality was served: that saving is not bounded by theirs."""
-    return "" if row["worse"] else _number(row[f"captured_of_{what}_pct"], ",.1f")
+    return "" if row["worse"] else number(row[f"captured_of_{what}_pct"], ",.1f")
 
 
 def _saving(row: dict[str, Any]) -> str:
